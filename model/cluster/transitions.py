@@ -14,22 +14,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from fairsched.model.cluster.state import (
-    ClusterState,
-    Effects,
-    FreeKv,
-    GoWithoutKv,
-    LeaveBatch,
-    Move,
-    MovePhase,
-    PlaceAgain,
-    ReleaseKv,
-    ReserveKv,
-    ResumeRequest,
-    SendKv,
-    TellFailed,
-    WorkerPhase,
-)
+from fairsched.model.cluster import state as st
+from fairsched.model.cluster.state import ClusterState, Effects, Move
 from fairsched.model.events import NOWHERE
 from fairsched.model.plan import Migration
 
@@ -38,7 +24,7 @@ Transition = tuple[ClusterState, Effects]
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-def enter(state: ClusterState, worker: int, phase: WorkerPhase) -> ClusterState:
+def enter(state: ClusterState, worker: int, phase: st.WorkerPhase) -> ClusterState:
     """Let a worker be in this phase.  When it begins to drain, what is `unreserved` for it is to `fail`."""
     return replace(state, workers=state.workers.set(worker, phase))
 
@@ -92,11 +78,11 @@ def lose_kv(state: ClusterState, worker: int, requests: Iterable[int]) -> Transi
         move = moves.get(request_id)
         if move is None or move.source != worker or move.phase == "computing":
             continue
-        effects.append((worker, FreeKv(request_id)))
+        effects.append((worker, st.FreeKv(request_id)))
         if move.phase == "landing":
             moves = moves.set(request_id, replace(move, source=NOWHERE))
         else:
-            effects += [*(_called_off(move) if move.plan is not None else ()), (NOWHERE, PlaceAgain(request_id))]
+            effects += [*(_called_off(move) if move.plan is not None else ()), (NOWHERE, st.PlaceAgain(request_id))]
             moves = moves.delete(request_id)
     return replace(state, moves=moves), effects
 
@@ -165,7 +151,7 @@ def end(state: ClusterState, request_id: int) -> Transition:
     if move.phase != "landing":
         effects += _released(move)
     if move.source != NOWHERE and move.phase != "computing":
-        effects.append((move.source, FreeKv(request_id)))
+        effects.append((move.source, st.FreeKv(request_id)))
     return replace(state, at=at, moves=state.moves.delete(request_id)), effects
 
 
@@ -192,7 +178,7 @@ def migrate(state: ClusterState, plan: Migration, *, takes: bool, prefill_only: 
     move = Move(request_id, "computing", plan.source, plan)
     if not (plan.with_kv and prefill_only):
         state = replace(state, moves=state.moves.set(request_id, move))
-        return state, [(plan.source, LeaveBatch(request_id, with_kv))]
+        return state, [(plan.source, st.LeaveBatch(request_id, with_kv))]
     if plan.overlap != "none":
         return _asked(state, move)
     return replace(state, moves=state.moves.set(request_id, move)), []
@@ -209,10 +195,10 @@ def left(
     if not kv_tokens:
         if move is not None and takes:
             return _moved(state, replace(move, phase="coming", source=NOWHERE)), [
-                (move.target, GoWithoutKv(request_id))
+                (move.target, st.GoWithoutKv(request_id))
             ]
         moves = state.moves if move is None else state.moves.delete(request_id)
-        return replace(hold(state, request_id), moves=moves), [(NOWHERE, PlaceAgain(request_id))]
+        return replace(hold(state, request_id), moves=moves), [(NOWHERE, st.PlaceAgain(request_id))]
     move = Move(request_id, "staged", worker) if move is None else move
     move = replace(move, kv_tokens=kv_tokens, prefill_ns=prefill_ns, last_tokens=last_tokens)
     if move.plan is None:
@@ -223,7 +209,7 @@ def left(
         state, effects = _without_kv(state, move)
         return state, _released(move) + effects
     if move.reserved:
-        return _moved(state, replace(move, phase="sending")), [(worker, SendKv(move.number, request_id))]
+        return _moved(state, replace(move, phase="sending")), [(worker, st.SendKv(move.number, request_id))]
     if move.number:
         return _moved(state, replace(move, phase="reserving")), []
     return _asked(state, move, "reserving")
@@ -236,7 +222,7 @@ def grant(state: ClusterState, request_id: int, tokens: int = 0, now_ns: int = 0
     if move.phase == "computing":
         return replace(state, moves=state.moves.set(request_id, move)), []
     sending = replace(move, phase="sending")
-    return _moved(state, sending), [(move.source, SendKv(move.number, request_id))]
+    return _moved(state, sending), [(move.source, st.SendKv(move.number, request_id))]
 
 
 def pass_on(state: ClusterState, request_id: int) -> ClusterState:
@@ -248,7 +234,7 @@ def pass_on(state: ClusterState, request_id: int) -> ClusterState:
 def land(state: ClusterState, request_id: int) -> Transition:
     """Let the KV of a request have arrived: the source frees its own."""
     source, state = state.moves[request_id].source, replace(state, moves=state.moves.delete(request_id))
-    return state, [] if source == NOWHERE else [(source, FreeKv(request_id))]
+    return state, [] if source == NOWHERE else [(source, st.FreeKv(request_id))]
 
 
 def fail(state: ClusterState, request_id: int) -> Transition:
@@ -265,7 +251,7 @@ def unreserved(state: ClusterState, worker: int) -> list[int]:
     return [move.request_id for move in moves if not move.reserved]
 
 
-def numbered(state: ClusterState, numbers: Iterable[int], phase: MovePhase) -> list[Move]:
+def numbered(state: ClusterState, numbers: Iterable[int], phase: st.MovePhase) -> list[Move]:
     """Return the moves of these attempts that are in this phase; others were called off meanwhile."""
     wanted = set(numbers)
     return [move for move in state.in_order() if move.number in wanted and move.phase == phase] if wanted else []
@@ -308,7 +294,7 @@ def _staged(move: Move) -> Move:
     return replace(move, phase="staged", plan=None, number=0, reserved=0, reserved_ns=0)
 
 
-def _asked(state: ClusterState, move: Move, phase: MovePhase | None = None) -> Transition:
+def _asked(state: ClusterState, move: Move, phase: st.MovePhase | None = None) -> Transition:
     """Ask the target of a move for memory."""
     attempts = state.attempts + 1
     if phase is None:
@@ -317,30 +303,30 @@ def _asked(state: ClusterState, move: Move, phase: MovePhase | None = None) -> T
     asked = replace(state, attempts=attempts, moves=state.moves.set(move.request_id, move))
     if phase == "reserving":
         asked = replace(asked, at=asked.at.set(move.request_id, NOWHERE))
-    return asked, [(move.target, ReserveKv(attempts, move.request_id, reserved_tokens(move)))]
+    return asked, [(move.target, st.ReserveKv(attempts, move.request_id, reserved_tokens(move)))]
 
 
 def _resumed(state: ClusterState, move: Move) -> Transition:
     request_id = move.request_id
     state = replace(state, moves=state.moves.delete(request_id), at=state.at.set(request_id, move.source))
-    return state, [(move.source, ResumeRequest(request_id))]
+    return state, [(move.source, st.ResumeRequest(request_id))]
 
 
 def _without_kv(state: ClusterState, move: Move) -> Transition:
     """Let a staged request set out for its target without its KV."""
     request_id = move.request_id
     coming = Move(request_id, "coming", plan=move.plan)
-    return _moved(state, coming), [(move.source, FreeKv(request_id)), (move.target, GoWithoutKv(request_id))]
+    return _moved(state, coming), [(move.source, st.FreeKv(request_id)), (move.target, st.GoWithoutKv(request_id))]
 
 
 def _released(move: Move) -> Effects:
     """Return what frees the memory that the target of a move keeps, or that it waits for."""
-    return [(move.target, ReleaseKv(move.number, move.request_id))] if move.number or move.reserved else []
+    return [(move.target, st.ReleaseKv(move.number, move.request_id))] if move.number or move.reserved else []
 
 
 def _told(move: Move) -> Effects:
     told = move.source != NOWHERE and move.plan is not None and move.plan.with_kv
-    return [(move.source, TellFailed(move.request_id, move.target))] if told else []
+    return [(move.source, st.TellFailed(move.request_id, move.target))] if told else []
 
 
 def _called_off(move: Move) -> Effects:

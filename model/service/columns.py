@@ -12,42 +12,23 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Held,
-    Migrated,
-    Paused,
-    Preempted,
-    Prefilled,
-    Rejected,
-    Resumed,
-    Settled,
-    SwappedIn,
-    SwappedOut,
-    TransferFailed,
-    TransferStarted,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 
 Ints = npt.NDArray[np.int64]
 Table = dict[str, Ints]
 """Columns of equal length, rows in order of `position`."""
-Tables = Mapping[type[Event], Table]
+Tables = Mapping[type[ev.Event], Table]
 
 _HEAD = ("time_ns", "worker", "request_id", "client")
 _WHOLE = (
-    *(Settled, Prefilled, Preempted, Paused, Resumed, SwappedOut, SwappedIn, Finished, Cancelled, Migrated, WorkerLeft),
+    *(ev.Settled, ev.Prefilled, ev.Preempted, ev.Paused, ev.Resumed, ev.SwappedOut, ev.SwappedIn),
+    *(ev.Finished, ev.Cancelled, ev.Migrated, ev.WorkerLeft),
 )
-_MOVES = (TransferStarted, TransferFailed)
-_FIELDS: dict[type[Event], dict[str, str]] = {
-    Arrived: {"time_ns": "time_ns", "worker": "worker", "request_id": "request.id", "client": "request.client"},
-    Admitted: {name: name for name in (*_HEAD, "extend_tokens", "cached_prefix_tokens")},
-    Rejected: {name: name for name in _HEAD},
+_MOVES = (ev.TransferStarted, ev.TransferFailed)
+_FIELDS: dict[type[ev.Event], dict[str, str]] = {
+    ev.Arrived: {"time_ns": "time_ns", "worker": "worker", "request_id": "request.id", "client": "request.client"},
+    ev.Admitted: {name: name for name in (*_HEAD, "extend_tokens", "cached_prefix_tokens")},
+    ev.Rejected: {name: name for name in _HEAD},
 }
 _FIELDS.update((kind, {name: name for name in kind.__struct_fields__}) for kind in (*_WHOLE, *_MOVES))
 """Column and attribute of each kind but `Decoded` and `Held`, whose tables have a row a client."""
@@ -59,12 +40,12 @@ def _integers(values: Iterable[int], count: int) -> Ints:
     return np.fromiter(values, dtype=np.int64, count=count)
 
 
-def _by_client(rows: Sequence[Event], position: Ints, kind: type[Event]) -> Table:
+def _by_client(rows: Sequence[ev.Event], position: Ints, kind: type[ev.Event]) -> Table:
     """One row for each client of each event `Decoded` or `Held`."""
     clients = list(map(attrgetter("clients"), rows))
     sizes = _integers(map(len, clients), len(rows))
     total = int(sizes.sum())
-    each = ("time_ns", "worker", "steps") if kind is Decoded else ("time_ns", "worker")
+    each = ("time_ns", "worker", "steps") if kind is ev.Decoded else ("time_ns", "worker")
     return {
         "position": np.repeat(position, sizes),
         **{name: np.repeat(_integers(map(attrgetter(name), rows), len(rows)), sizes) for name in each},
@@ -73,19 +54,19 @@ def _by_client(rows: Sequence[Event], position: Ints, kind: type[Event]) -> Tabl
     }
 
 
-def tables(events: Sequence[Event], position: int = 0) -> Tables:
+def tables(events: Sequence[ev.Event], position: int = 0) -> Tables:
     """Columns of `events`, the first of which is the run's event number `position`.
 
     Kinds without a table (`Cached`, `Evicted`, ...) only take up positions.  O(events), about half a microsecond each.
     """
     kinds = list(map(type, events))
-    found: dict[type[Event], Table] = {}
+    found: dict[type[ev.Event], Table] = {}
     codes = {kind: code for code, kind in enumerate(dict.fromkeys(kinds))}
     code_of = np.fromiter(map(codes.__getitem__, kinds), dtype=np.int8, count=len(events))
     for kind, code in codes.items():
         where = np.flatnonzero(code_of == code)
         rows = [events[i] for i in where.tolist()]
-        if kind in (Decoded, Held):
+        if kind in (ev.Decoded, ev.Held):
             found[kind] = _by_client(rows, where + position, kind)
         elif kind in _FIELDS:
             found[kind] = {"position": where + position} | {
@@ -96,8 +77,8 @@ def tables(events: Sequence[Event], position: int = 0) -> Tables:
 
 def concatenate(pieces: Sequence[Tables]) -> Tables:
     """The tables of a whole run from those of its consecutive pieces; every kind that has a table is there."""
-    whole: dict[type[Event], Table] = {}
-    columns = {kind: ("position", *fields) for kind, fields in _FIELDS.items()} | {Decoded: _DECODED, Held: _HELD}
+    whole: dict[type[ev.Event], Table] = {}
+    columns = {kind: ("position", *fields) for kind, fields in _FIELDS.items()} | {ev.Decoded: _DECODED, ev.Held: _HELD}
     for kind, names in columns.items():
         parts = [piece[kind] for piece in pieces if kind in piece]
         whole[kind] = {

@@ -26,18 +26,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Held,
-    Migrated,
-    Preempted,
-    Rejected,
-    Settled,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.pricing import COMMON, Rates, charged_tokens
 from fairsched.model.service.columns import Ints, Table, Tables
 
@@ -84,7 +73,7 @@ def _join(parts: list[Table], columns: tuple[str, ...]) -> Table:
 
 def corrections(trace: Tables, cached_percent: int = 0) -> Ints:
     """For each `Settled`, the input tokens that it charges for (`pricing.charged_tokens`) less those before."""
-    admitted, settled = trace[Admitted], trace[Settled]
+    admitted, settled = trace[ev.Admitted], trace[ev.Settled]
     context = admitted["extend_tokens"] + admitted["cached_prefix_tokens"]
     parts = [admitted | {"context": context}, settled | {"context": np.full_like(settled["position"], -1)}]
     rows = _join(parts, ("position", "request_id", "extend_tokens", "context"))
@@ -100,13 +89,18 @@ def corrections(trace: Tables, cached_percent: int = 0) -> Ints:
 
 def charges(trace: Tables, charging: Charging) -> Table:
     """Every charge of a run: columns position, time_ns, worker, client, amount (cost units; a refund is negative)."""
-    admitted, settled, cancelled, decoded = trace[Admitted], trace[Settled], trace[Cancelled], trace[Decoded]
+    admitted, settled, cancelled, decoded = (
+        trace[ev.Admitted],
+        trace[ev.Settled],
+        trace[ev.Cancelled],
+        trace[ev.Decoded],
+    )
     percent, rates = charging.percent, charging.rates
     tokens = charged_tokens(admitted["extend_tokens"], admitted["cached_prefix_tokens"], percent)
     parts = [
         admitted | {"amount": tokens * rates.input},
-        *(table | {"amount": table["tokens"] * rates.output} for table in (decoded, trace[Held])),
-        *(table | {"amount": -table["uncomputed_tokens"] * rates.input} for table in (cancelled, trace[Migrated])),
+        *(table | {"amount": table["tokens"] * rates.output} for table in (decoded, trace[ev.Held])),
+        *(table | {"amount": -table["uncomputed_tokens"] * rates.input} for table in (cancelled, trace[ev.Migrated])),
     ]
     if settled["position"].size:
         parts.append(settled | {"amount": corrections(trace, percent) * rates.input})
@@ -130,11 +124,11 @@ def backlogs(trace: Tables) -> Table:
     Columns worker, client, start and stop (positions), start_ns and stop_ns; in order of worker, client and start.  An
     interval that outlives the run stops at `FOREVER`.
     """
-    lives = _Lives(trace[WorkerLeft])
+    lives = _Lives(trace[ev.WorkerLeft])
     arrived, preempted, admitted, rejected = map(
-        lives.number, (trace[kind] for kind in (Arrived, Preempted, Admitted, Rejected))
+        lives.number, (trace[kind] for kind in (ev.Arrived, ev.Preempted, ev.Admitted, ev.Rejected))
     )
-    leaves = [lives.number(_only(trace[kind], trace[kind]["was_running"] == 0)) for kind in (Cancelled, Migrated)]
+    leaves = [lives.number(_only(trace[kind], trace[kind]["was_running"] == 0)) for kind in (ev.Cancelled, ev.Migrated)]
     # A request that is rejected at once, or cancelled before it is sent, never joined the queue.
     came = _pairs(arrived)
     leaves = [_only(table, np.isin(_pairs(table), came)) for table in (*leaves, rejected) if table["position"].size]

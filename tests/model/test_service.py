@@ -8,62 +8,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Preempted,
-    Rejected,
-    Settled,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
+from fairsched.model import service as sv
+from fairsched.model.events import Event
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt, Request
-from fairsched.model.service import (
-    Charging,
-    Gap,
-    Tables,
-    anywhere,
-    backlogs,
-    busiest,
-    charges,
-    concatenate,
-    service,
-    service_gap,
-    tables,
-)
+from fairsched.model.service import Charging, service
 from fairsched.model.service.received import FOREVER, service_lag
 
 CLIENTS = 4
 
 
-def arrived(time: int, request: int, client: int, worker: int = 0) -> Arrived:
+def arrived(time: int, request: int, client: int, worker: int = 0) -> ev.Arrived:
     """A request of `client` joins the queue."""
-    return Arrived(time, worker, Request(request, client, time, Prompt(8), 16))
+    return ev.Arrived(time, worker, Request(request, client, time, Prompt(8), 16))
 
 
-def admitted(time: int, request: int, client: int, extend: int, cached: int = 0, worker: int = 0) -> Admitted:
+def admitted(time: int, request: int, client: int, extend: int, cached: int = 0, worker: int = 0) -> ev.Admitted:
     """The request enters the batch."""
-    return Admitted(time, worker, request, client, extend, cached, 16)
+    return ev.Admitted(time, worker, request, client, extend, cached, 16)
 
 
-def decoded(time: int, tokens: dict[int, int], worker: int = 0) -> Decoded:
+def decoded(time: int, tokens: dict[int, int], worker: int = 0) -> ev.Decoded:
     """One step's output."""
-    return Decoded(time, worker, 1, tuple(sorted(tokens)), tuple(tokens[client] for client in sorted(tokens)))
+    return ev.Decoded(time, worker, 1, tuple(sorted(tokens)), tuple(tokens[client] for client in sorted(tokens)))
 
 
-def trace_of(events: list[Event]) -> Tables:
+def trace_of(events: list[Event]) -> sv.Tables:
     """The columns of a run."""
-    return concatenate([tables(events)])
+    return sv.concatenate([sv.tables(events)])
 
 
-def gap_of(events: list[Event], charging: Charging = Charging()) -> Gap:  # noqa: B008
+def gap_of(events: list[Event], charging: Charging = Charging()) -> sv.Gap:  # noqa: B008
     """The largest gap of a run."""
     trace = trace_of(events)
-    return service_gap(charges(trace, charging), backlogs(trace))
+    return sv.service_gap(sv.charges(trace, charging), sv.backlogs(trace))
 
 
 # --- definitions, written out ---------------------------------------------------------------------------------------
@@ -76,11 +55,11 @@ def queues(events: list[Event]) -> list[dict[tuple[int, int], set[int]]]:
     for event in events:
         before.append({key: set(ids) for key, ids in waiting.items() if ids})
         match event:
-            case Arrived(worker=worker, request=request):
+            case ev.Arrived(worker=worker, request=request):
                 waiting.setdefault((worker, request.client), set()).add(request.id)
-            case Preempted(worker=worker, client=client, request_id=request_id):
+            case ev.Preempted(worker=worker, client=client, request_id=request_id):
                 waiting.setdefault((worker, client), set()).add(request_id)
-            case Admitted() | Cancelled() | Rejected():
+            case ev.Admitted() | ev.Cancelled() | ev.Rejected():
                 waiting.get((event.worker, event.client), set()).discard(event.request_id)
     return before
 
@@ -93,17 +72,17 @@ def ledger(events: list[Event], charging: Charging) -> list[dict[tuple[int, int]
         row: dict[tuple[int, int], int] = {}
         rates = charging.rates
         match event:
-            case Admitted():
+            case ev.Admitted():
                 extend[event.request_id] = event.extend_tokens
                 cached = event.cached_prefix_tokens if charging.input == "prompt" else 0
                 row[event.worker, event.client] = rates.input * (event.extend_tokens + cached)
-            case Settled():
+            case ev.Settled():
                 change = event.extend_tokens - extend[event.request_id]
                 extend[event.request_id] = event.extend_tokens
                 row[event.worker, event.client] = rates.input * change if charging.input == "extend" else 0
-            case Cancelled():
+            case ev.Cancelled():
                 row[event.worker, event.client] = -rates.input * event.uncomputed_tokens
-            case Decoded():
+            case ev.Decoded():
                 for client, tokens in zip(event.clients, event.tokens, strict=True):
                     row[event.worker, client] = rates.output * tokens
         multipliers = charging.multipliers or (1,) * CLIENTS
@@ -143,7 +122,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
             owner[request] = (worker, client)
             if draw(st.integers(0, 9)) == 0:
                 where[request] = "gone"
-                events.append(Rejected(time, worker, request, client, "too large"))
+                events.append(ev.Rejected(time, worker, request, client, "too large"))
             else:
                 where[request] = "waits"
                 events.append(arrived(time, request, client, worker))
@@ -168,17 +147,17 @@ def _move(
         extend, cached = draw(st.integers(1, 9)), draw(st.integers(0, 9))
         events: list[Event] = [admitted(time, request, client, extend, cached, worker)]
         if draw(st.booleans()):
-            events.append(Settled(time, worker, request, client, draw(st.integers(1, 9))))
+            events.append(ev.Settled(time, worker, request, client, draw(st.integers(1, 9))))
         return events
     if state == "waits":
         where[request] = "gone"
-        return [Cancelled(time, worker, request, client, False, 0, 0)]
+        return [ev.Cancelled(time, worker, request, client, False, 0, 0)]
     if draw(st.booleans()):
         where[request] = "waits"
-        return [Preempted(time, worker, request, client, 1, 0)]
+        return [ev.Preempted(time, worker, request, client, 1, 0)]
     where[request] = "gone"
     uncomputed = draw(st.integers(0, 4))
-    return [Cancelled(time, worker, request, client, True, uncomputed, 0)]
+    return [ev.Cancelled(time, worker, request, client, True, uncomputed, 0)]
 
 
 CHARGINGS = st.builds(
@@ -219,7 +198,7 @@ def test_witness_of_the_gap_shows_it(events: list[Event], charging: Charging) ->
     events = [msgspec.structs.replace(event, time_ns=p) for p, event in enumerate(events)]
     gap = gap_of(events, charging)
     if gap.worker is None or gap.ahead is None or gap.behind is None:
-        assert gap == Gap()
+        assert gap == sv.Gap()
         return
     named = range(gap.start_ns, gap.stop_ns + 1)
     ahead, behind = (gap.worker, gap.ahead), (gap.worker, gap.behind)
@@ -237,7 +216,7 @@ def test_witness_of_the_gap_shows_it(events: list[Event], charging: Charging) ->
 def test_lag_is_the_largest_over_all_intervals_of_one_clients_waiting(events: list[Event], charging: Charging) -> None:
     """What another gained on a client is looked for in every interval in which that client waits, and only there."""
     trace = trace_of(events)
-    charged, waited = charges(trace, charging), backlogs(trace)
+    charged, waited = sv.charges(trace, charging), sv.backlogs(trace)
     before, rows = queues(events), ledger(events, charging)
     for worker, (ahead, behind) in product((0, 1), permutations(range(CLIENTS), 2)):
         largest = 0
@@ -258,7 +237,7 @@ def test_service_is_additive_over_adjacent_intervals(
     events: list[Event], charging: Charging, t: int, length: int
 ) -> None:
     """W[0, t) + W[t, u) + W[u, ...) is the service of the run, and that is what the events charge."""
-    charged = charges(trace_of(events), charging)
+    charged = sv.charges(trace_of(events), charging)
     u = t + length
     parts = service(charged, CLIENTS, 0, t) + service(charged, CLIENTS, t, u) + service(charged, CLIENTS, u)
     written_out = [
@@ -271,7 +250,7 @@ def test_service_is_additive_over_adjacent_intervals(
 @given(runs())
 def test_backlogs_are_the_maximal_intervals_of_waiting(events: list[Event]) -> None:
     """A position lies in a client's interval exactly if one of its requests waits there; intervals do not touch."""
-    waited = backlogs(trace_of(events))
+    waited = sv.backlogs(trace_of(events))
     before = queues(events)
     rows = list(zip(*(waited[name].tolist() for name in ("worker", "client", "start", "stop")), strict=True))
     for p, waiting in enumerate(before):
@@ -284,8 +263,8 @@ def test_backlogs_are_the_maximal_intervals_of_waiting(events: list[Event]) -> N
 def test_pieces_of_a_run_give_the_same_columns(events: list[Event], cuts: list[int]) -> None:
     """Recording a run in pieces loses nothing and keeps the order."""
     edges = [0, *sorted(min(cut, len(events)) for cut in cuts), len(events)]
-    pieces = [tables(events[a:b], a) for a, b in pairwise(edges)]
-    whole, joined = trace_of(events), concatenate(pieces)
+    pieces = [sv.tables(events[a:b], a) for a, b in pairwise(edges)]
+    whole, joined = trace_of(events), sv.concatenate(pieces)
     assert whole.keys() == joined.keys()
     for kind, columns in whole.items():
         assert {name: values.tolist() for name, values in columns.items()} == {
@@ -305,15 +284,15 @@ def test_charge_of_the_last_admission_counts() -> None:
 def test_waits_that_touch_at_different_workers_are_not_together() -> None:
     """With all workers as one, a client's wait may end with its worker where another's begins: no gap lies between."""
     events: list[Event] = [arrived(0, 0, 1), arrived(1, 1, 0, 1), decoded(2, {1: 3}), admitted(3, 1, 0, 1, worker=1)]
-    events += [decoded(4, {0: 9}, 1), arrived(5, 2, 0, 1), WorkerLeft(6, 0), decoded(7, {0: 9}, 1)]
+    events += [decoded(4, {0: 9}, 1), arrived(5, 2, 0, 1), ev.WorkerLeft(6, 0), decoded(7, {0: 9}, 1)]
     trace = trace_of(events)
-    assert service_gap(*anywhere(charges(trace, Charging()), backlogs(trace))).cost == 6
+    assert sv.service_gap(*sv.anywhere(sv.charges(trace, Charging()), sv.backlogs(trace))).cost == 6
 
 
 def test_a_request_that_joins_just_before_its_worker_leaves_never_waits() -> None:
     """No event lies between the two; of an empty interval the gap would see a stop and no start."""
-    trace = trace_of([arrived(0, 0, 0), arrived(1, 1, 1), WorkerLeft(2, 0)])
-    assert backlogs(trace)["client"].tolist() == [0]
+    trace = trace_of([arrived(0, 0, 0), arrived(1, 1, 1), ev.WorkerLeft(2, 0)])
+    assert sv.backlogs(trace)["client"].tolist() == [0]
 
 
 def test_only_the_asked_clients_are_compared() -> None:
@@ -321,17 +300,17 @@ def test_only_the_asked_clients_are_compared() -> None:
     events: list[Event] = [arrived(0, client, client) for client in range(3)]
     events += [decoded(1, {0: 1, 2: 9}), decoded(2, {1: 1})]
     trace = trace_of(events)
-    charged, waited = charges(trace, Charging()), backlogs(trace)
-    chosen = busiest(charged, 3, limit=2)
+    charged, waited = sv.charges(trace, Charging()), sv.backlogs(trace)
+    chosen = sv.busiest(charged, 3, limit=2)
     assert chosen is not None
     assert chosen.tolist() == [0, 2]
-    assert busiest(charged, 3, limit=3) is None
-    assert service_gap(charged, waited, chosen).cost == 16
-    assert service_gap(charged, waited).cost == 18
+    assert sv.busiest(charged, 3, limit=3) is None
+    assert sv.service_gap(charged, waited, chosen).cost == 16
+    assert sv.service_gap(charged, waited).cost == 18
 
 
 def test_an_empty_run_has_no_gap() -> None:
     """Without events there is nothing to compare, and a client alone has nobody to be compared with."""
-    assert gap_of([]) == Gap()
-    assert gap_of([arrived(0, 0, 0), Finished(1, 0, 0, 0, 1)]) == Gap()
-    assert backlogs(trace_of([arrived(0, 0, 0)]))["stop"].tolist() == [FOREVER]
+    assert gap_of([]) == sv.Gap()
+    assert gap_of([arrived(0, 0, 0), ev.Finished(1, 0, 0, 0, 1)]) == sv.Gap()
+    assert sv.backlogs(trace_of([arrived(0, 0, 0)]))["stop"].tolist() == [FOREVER]

@@ -15,17 +15,8 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.serving.answers import Answer
-from fairsched.engines.serving.cluster.worker import (
-    Cadence,
-    Command,
-    Compute,
-    Decide,
-    Land,
-    ListenOnly,
-    ServingReport,
-    Submit,
-    Worker,
-)
+from fairsched.engines.serving.cluster import worker as wire
+from fairsched.engines.serving.cluster.worker import ServingReport
 from fairsched.model.cluster import WorkerPhase
 from fairsched.model.events import ClientConfigured, Event
 from fairsched.model.request import Client, Request
@@ -193,7 +184,7 @@ class LiveWorker:
     def __init__(
         self,
         worker: int,
-        link: Worker,
+        link: wire.Worker,
         replica: StateReplica,
         kv_capacity_tokens: int,
         deaths: int,
@@ -206,7 +197,7 @@ class LiveWorker:
         self.replica = replica
         self.deaths = deaths
         self.calls: dict[int, OpenRequest] = {}
-        self.outbox: list[Command] = []
+        self.outbox: list[wire.Command] = []
         self.last: ServingReport | None = None
         self._load = WorkerLoad(worker, 0, 0, 0, kv_capacity_tokens, kv_capacity_tokens, role)
         self._pending: deque[Future[ServingReport]] = deque()
@@ -259,7 +250,7 @@ class LiveWorker:
         """Whether it has nothing to do before it is told something: nothing was sent that it has not answered."""
         return not (self.outbox or self._pending or self.decided or self._works) and not self.is_starting
 
-    def submit(self, call: OpenRequest, command: Submit | Land) -> None:
+    def submit(self, call: OpenRequest, command: wire.Submit | wire.Land) -> None:
         """The request is this worker's from now on."""
         self.calls[call.request.id] = call
         self.outbox.append(command)
@@ -281,22 +272,22 @@ class LiveWorker:
         """Whether it has anything to decide about, and nothing to do before."""
         return not self._pending and not self.decided and (self._works or bool(self.outbox))
 
-    def decide(self, credit: SharedCredit, pace: Cadence, *, may_idle: bool) -> None:
+    def decide(self, credit: SharedCredit, pace: wire.Cadence, *, may_idle: bool) -> None:
         """Call it to decide a step with the credit that is shared, and what it has not been told yet."""
         self._moved_s = time.monotonic()
-        self._call([Decide(credit.told(self.worker), may_idle), *self._unsent()], pace)
+        self._call([wire.Decide(credit.told(self.worker), may_idle), *self._unsent()], pace)
 
-    def hear(self, pace: Cadence) -> None:
+    def hear(self, pace: wire.Cadence) -> None:
         """Call it to hear what it has not been told yet, and no more."""
         self._moved_s = time.monotonic()
-        self._call([ListenOnly(), *self._unsent()], pace)
+        self._call([wire.ListenOnly(), *self._unsent()], pace)
 
-    def compute(self, pace: Cadence) -> None:
+    def compute(self, pace: wire.Cadence) -> None:
         """Call it to compute what it decided."""
         self._moved_s = time.monotonic()
-        self._call([Compute()], pace)
+        self._call([wire.Compute()], pace)
 
-    def send(self, pace: Cadence, ahead: int) -> None:
+    def send(self, pace: wire.Cadence, ahead: int) -> None:
         """Call it, if it has anything to do, with what it has not been told yet; at most `ahead` calls at a time."""
         while len(self._pending) < ahead and (self._works or self.outbox or self.is_starting):
             if not self._pending:
@@ -305,12 +296,12 @@ class LiveWorker:
                 return
             self._call(self._unsent(), pace)
 
-    def _unsent(self) -> list[Command]:
+    def _unsent(self) -> list[wire.Command]:
         commands, self.outbox, self.rests = self.outbox, [], False
         self._sent += len(commands)
         return commands
 
-    def _call(self, commands: list[Command], pace: Cadence) -> None:
+    def _call(self, commands: list[wire.Command], pace: wire.Cadence) -> None:
         try:
             call = self.link.serve(commands, pace)
         except Exception as error:

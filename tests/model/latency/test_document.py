@@ -5,34 +5,24 @@ from typing import Any
 
 import pytest
 
-from fairsched.model.latency import (
-    PRESETS,
-    EngineFacts,
-    LatencyModel,
-    PresetError,
-    as_builtins,
-    decoded,
-    encoded,
-    from_builtins,
-    preset_document,
-)
+from fairsched.model import latency as lat
 
-FACTS = EngineFacts("tiny", "cpu", "float32", "2.13.0", 1, 16, 8, 64, "fcfs", "wall", "November 2026")
-TWO_PIECES = PRESETS["opt-13b-a100"]
+FACTS = lat.EngineFacts("tiny", "cpu", "float32", "2.13.0", 1, 16, 8, 64, "fcfs", "wall", "November 2026")
+TWO_PIECES = lat.PRESETS["opt-13b-a100"]
 
 
-@pytest.mark.parametrize("latency", PRESETS.values(), ids=lambda latency: latency.name)
-def test_what_is_written_is_read(latency: LatencyModel) -> None:
+@pytest.mark.parametrize("latency", lat.PRESETS.values(), ids=lambda latency: latency.name)
+def test_what_is_written_is_read(latency: lat.LatencyModel) -> None:
     """Every shipped model goes through JSON and through a table unchanged."""
-    document = preset_document(latency, FACTS)
-    assert decoded(encoded(document)) == document
-    assert decoded(encoded(document)).latency == latency
-    assert from_builtins(as_builtins(latency)).latency == latency
+    document = lat.preset_document(latency, FACTS)
+    assert lat.decoded(lat.encoded(document)) == document
+    assert lat.decoded(lat.encoded(document)).latency == latency
+    assert lat.from_builtins(lat.as_builtins(latency)).latency == latency
 
 
 def broken(path: str, value: object) -> bytes:
     """A good document with one key set (None: taken away)."""
-    document: Any = json.loads(encoded(preset_document(TWO_PIECES, FACTS)))
+    document: Any = json.loads(lat.encoded(lat.preset_document(TWO_PIECES, FACTS)))
     at = document
     *parents, key = path.split(".")
     for parent in parents:
@@ -69,5 +59,5 @@ def broken(path: str, value: object) -> bytes:
 )
 def test_what_is_no_preset_is_refused(raw: bytes, said: str) -> None:
     """Each broken document gives one error that names what is wrong with it."""
-    with pytest.raises(PresetError, match=said):
-        decoded(raw)
+    with pytest.raises(lat.PresetError, match=said):
+        lat.decoded(raw)

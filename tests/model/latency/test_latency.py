@@ -5,24 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.latency import (
-    PRESETS,
-    DecodePiece,
-    LatencyModel,
-    decoded,
-    encoded,
-    gpu_of,
-    mfu,
-    pipelined,
-    preset_document,
-)
+from fairsched.model import latency as lat
+from fairsched.model.latency import PRESETS, pipelined
 
 NATURAL = st.integers(0, 50)
 PIECES = st.lists(st.tuples(st.integers(1, 30), NATURAL, NATURAL), min_size=1, max_size=4).map(
-    lambda rows: tuple(DecodePiece(1 + 2 * i, *row) for i, row in enumerate(rows))
+    lambda rows: tuple(lat.DecodePiece(1 + 2 * i, *row) for i, row in enumerate(rows))
 )
 MODELS = st.builds(
-    LatencyModel,
+    lat.LatencyModel,
     name=st.just("drawn"),
     source=st.just("made for tests"),
     prefill_constant_ns=st.integers(1, 30),
@@ -34,7 +25,7 @@ MODELS = st.builds(
 
 
 @given(MODELS, st.integers(1, 12), st.integers(0, 100), st.integers(0, 40))
-def test_a_leap_is_its_steps(latency: LatencyModel, batch: int, context: int, steps: int) -> None:
+def test_a_leap_is_its_steps(latency: lat.LatencyModel, batch: int, context: int, steps: int) -> None:
     """A run of decode steps takes what its steps take one by one, and as many fit into a span as one by one."""
     each = [latency.decode_ns(batch, context + i * batch) for i in range(steps)]
     assert latency.decode_run_ns(batch, context, steps) == sum(each)
@@ -50,8 +41,8 @@ def test_a_leap_is_its_steps(latency: LatencyModel, batch: int, context: int, st
 
 def test_each_coefficient_by_hand() -> None:
     """Two chunks of 3 behind 4 and 2 behind 0, alone and beside three requests that decode over 20 tokens."""
-    latency = LatencyModel(
-        "x", "made for tests", 100, 10, 1000, (DecodePiece(1, 7, 1, 2), DecodePiece(3, 130, 1, 2)), 64
+    latency = lat.LatencyModel(
+        "x", "made for tests", 100, 10, 1000, (lat.DecodePiece(1, 7, 1, 2), lat.DecodePiece(3, 130, 1, 2)), 64
     )
     chunks = ((3, 4), (2, 0))
     alone = 100 + 5 * 10 + (3 * 7 + 2 * 2)
@@ -67,7 +58,7 @@ STAGES = st.integers(2, 6)
 
 @given(MODELS, STAGES, st.integers(0, 9), st.integers(1, 40), st.integers(0, 100), st.integers(0, 40))
 def test_a_leap_of_a_pipeline_is_its_steps(
-    latency: LatencyModel, stages: int, hop_ns: int, batch: int, context: int, steps: int
+    latency: lat.LatencyModel, stages: int, hop_ns: int, batch: int, context: int, steps: int
 ) -> None:
     """A worker with stages leaps as exactly as one without."""
     piped = pipelined(latency, stages, hop_ns=hop_ns)
@@ -80,7 +71,7 @@ def test_a_leap_of_a_pipeline_is_its_steps(
 
 @given(MODELS, STAGES, st.integers(0, 9), st.integers(1, 8), st.integers(1, 60))
 def test_stages_decode_micro_batches_in_the_time_of_one(
-    latency: LatencyModel, stages: int, hop_ns: int, each: int, context: int
+    latency: lat.LatencyModel, stages: int, hop_ns: int, each: int, context: int
 ) -> None:
     """K equal micro-batches take, up to rounding, what one of them takes without stages, and K hops; as many requests
     as there are stages take it too, and fewer leave stages idle."""
@@ -94,7 +85,7 @@ def test_stages_decode_micro_batches_in_the_time_of_one(
 
 @given(MODELS, STAGES, st.integers(0, 9), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1))
 def test_prefill_passes_through_all_stages_and_leaves_each_after_its_share(
-    latency: LatencyModel, stages: int, hop_ns: int, chunks: list[tuple[int, int]]
+    latency: lat.LatencyModel, stages: int, hop_ns: int, chunks: list[tuple[int, int]]
 ) -> None:
     """A step that only prefills takes as long as without stages, and hops; all stages together are that long, rounded
     up.  Beside requests that decode it is shared among micro-batches, and never takes longer than without stages."""
@@ -115,7 +106,7 @@ def test_stages_hold_the_weights_once() -> None:
     assert (piped.gpus, piped.stages) == (2, 2)
     assert abs(piped.kv_capacity_tokens - two.kv_capacity_tokens) < 1_000
     assert pipelined(one, 1) is one
-    assert decoded(encoded(preset_document(piped))).latency == piped
+    assert lat.decoded(lat.encoded(lat.preset_document(piped))).latency == piped
 
 
 @pytest.mark.parametrize(
@@ -125,7 +116,7 @@ def test_stages_hold_the_weights_once() -> None:
         (pipelined(PRESETS["opt-13b-a100"], 2), 2, "opt-13b-a100-pp2 has 2 stages already"),
     ],
 )
-def test_no_pipeline_of_nothing_or_of_pipelines(latency: LatencyModel, stages: int, said: str) -> None:
+def test_no_pipeline_of_nothing_or_of_pipelines(latency: lat.LatencyModel, stages: int, said: str) -> None:
     """No stage, and stages of stages, are refused with the figure."""
     with pytest.raises(ValueError, match=said):
         pipelined(latency, stages)
@@ -139,7 +130,7 @@ def test_a_power_cap_slows_prompts_only(name: str) -> None:
         ratio = capped.step_ns([(tokens, 0)], 0, 0) / fast.step_ns([(tokens, 0)], 0, 0)
         assert ratio == pytest.approx(1.30, abs=0.001)
     assert capped.decode == fast.decode
-    assert gpu_of(capped).power < gpu_of(fast).power
+    assert lat.gpu_of(capped).power < lat.gpu_of(fast).power
 
 
 @pytest.mark.parametrize(
@@ -162,12 +153,12 @@ def test_published_medians_are_met(name: str, medians: tuple[int, ...]) -> None:
 def test_every_preset_says_its_machine() -> None:
     """Each preset's GPUs are a known kind that has room for weights and KV, and a prompt uses 5 % to 100 % of them."""
     for latency in PRESETS.values():
-        deployment, gpu = latency.deployment, gpu_of(latency)
+        deployment, gpu = latency.deployment, lat.gpu_of(latency)
         assert deployment is not None
         assert latency.gpus is not None
         kv_bytes = latency.kv_capacity_tokens * deployment.kv_token_bytes
         assert kv_bytes + deployment.weight_bytes <= 0.92 * gpu.memory_bytes * latency.gpus, latency.name
-        assert 0.05 < mfu(latency, 2_048, latency.step_ns([(2_048, 0)], 0, 0)) < 1, latency.name
+        assert 0.05 < lat.mfu(latency, 2_048, latency.step_ns([(2_048, 0)], 0, 0)) < 1, latency.name
     bare = attrs.evolve(PRESETS["opt-13b-a100"], deployment=None)
     with pytest.raises(ValueError, match="latency model opt-13b-a100 says no kind of GPU: known are a100"):
-        gpu_of(bare)
+        lat.gpu_of(bare)
