@@ -233,6 +233,12 @@ class FairGate(KernelGate):
 def _check(gate: type[FairGate]) -> None:
     if not getattr(gate, "state", ()) or not inspect.isfunction(getattr(gate, "choose", None)):
         raise ValueError(f"{gate.__name__}: a gate has a `state` (names of vectors) and a kernel `choose`")
+    unproved = [event for event in ("refund", "reweigh") if gate.kernels(event)]
+    unproved += [name for name in ("fast", "sparse", "units", "masks", "variants") if getattr(gate, name)]
+    if unproved:
+        raise ValueError(
+            f"{gate.__name__}: no claim here is about {', '.join(unproved)}, which a `KernelGate` may have"
+        )
     taken = {*_OWN, *_AMOUNTS, *_CHANCE, "U", "f", "g", "p", "charge", "d", "idle", "o"}
     names = (*gate.state, *gate.constants, *gate.per_weight, *gate.over_weight, *(f"{name}0" for name in gate.state))
     for name in names:

@@ -4,8 +4,8 @@ The kernels are functions in the words of `fairsched.model.algebra`; their param
 `KernelGate`).  This is what runs them, for the gates that ship and for an author's alike: `deficit` and `counter` are
 declarations.  A class of gates has its calls compiled once, so that an event costs what its kernels cost.
 
-A *fast path* is a closed form that stands for calls of kernels.  `fairsched.verify.authoring` makes a claim of each:
-that it gives what the kernels give.
+A *fast path* is a closed form that stands for calls of kernels.  Those of the shipped gates are proved to be what they
+stand for, or played against it (D-refill, D-first, `verify.conformance.gate_holds`).
 """
 
 import inspect

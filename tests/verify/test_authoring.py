@@ -361,9 +361,29 @@ class NoKernel(FairGate):
     always = (Clause("c = 0", lambda o, w: w.c <= 0),)
 
 
+class GivesBack(Allowance):
+    """Gives back what was not computed: the derived events know no refund."""
+
+    @staticmethod
+    def refund(o: Algebra, q: Vector, p: Point, amount: Scalar) -> Vector:
+        return o.bump(q, p, amount)
+
+
+class TakesAShortcut(Allowance):
+    """Declares a fast path, of which nothing is proved."""
+
+    sparse = True
+
+
 @pytest.mark.parametrize(
     ("gate", "problem"),
-    [(AsksForTooMuch, "asks for R"), (NameTaken, "'W' has a meaning"), (NoKernel, "a kernel `choose`")],
+    [
+        (GivesBack, "about refund"),
+        (TakesAShortcut, "about sparse"),
+        (AsksForTooMuch, "asks for R"),
+        (NameTaken, "'W' has a meaning"),
+        (NoKernel, "a kernel `choose`"),
+    ],
 )
 def test_a_mistake_is_named(gate: type[FairGate], problem: str) -> None:
     """Which class, and what about it."""
