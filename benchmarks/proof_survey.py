@@ -2,7 +2,7 @@
 
     python benchmarks/proof_survey.py --json out/proofs.jsonl
     python benchmarks/proof_survey.py --theorem D-4.1 V-4.4 --json out/proofs.jsonl
-    python benchmarks/proof_survey.py --from out/proofs.jsonl --page docs/explanation/promises/certificates.md
+    python benchmarks/proof_survey.py --from out/proofs.jsonl --record docs/measured.json
 
 The file has a line for each goal, written when it is done.  A run that was cut short goes on after the last one, and
 proves goals again whose text has changed; with `--again` also those without an accepted proof.  Each goal has a process
@@ -35,7 +35,7 @@ from fairsched.verify.logic import SampledClaim
 from fairsched.verify.proofs import MODULES, claims_in
 from fairsched.verify.solvers import cpc_proof, questions
 
-BEGIN, END = "% The table of benchmarks/proof_survey.py.\n\n", "\n% End of the table.\n"
+HEAD = ("proofs of", "theorems", "goals", "accepted", "steps", "trusted", "solver, s", "checker, s", "MB")
 LIMIT_S = 60
 """CPU seconds that a goal may take."""
 
@@ -166,21 +166,18 @@ def _figures(rows: Iterable[Row]) -> tuple[str, ...]:
     return (*(f"{each:,}" for each in counts), solver, checker, f"{sum(row.bytes for row in of) / 1e6:.2f}")
 
 
-def table(rows: list[Row]) -> str:
-    """The table by folder of proofs, and then the goals without one."""
+def table(rows: list[Row]) -> list[tuple[str, ...]]:
+    """Return the table by folder of proofs, the head first."""
     families = defaultdict[str, list[Row]](list)
     for row in rows:
         families[row.family.partition(".")[0]].append(row)
-    lines = [
-        "| proofs of | theorems | goals | accepted | steps | trusted | solver, s | checker, s | MB |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *(f"| {' | '.join((name, *_figures(of)))} |" for name, of in families.items()),
-        f"| {' | '.join(('all', *_figures(rows)))} |",
-    ]
-    if without := [row for row in rows if not row.accepted]:
-        lines += ["", "| theorem | goal without a proof | why |", "|---|---|---|"]
-        lines += [f"| {row.theorem} | {row.obligation} | {row.why} |" for row in without]
-    return "\n".join(lines)
+    return [HEAD, *((name, *_figures(of)) for name, of in families.items()), ("all", *_figures(rows))]
+
+
+def record(path: Path, rows: list[Row]) -> None:
+    """Replace the table of that name among the measured ones."""
+    found = json.loads(path.read_text()) | {"proof-survey": table(rows)}
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def main() -> None:
@@ -193,16 +190,19 @@ def main() -> None:
     )
     parser.add_argument("--again", action="store_true", help="also goals of the file that have no accepted proof")
     parser.add_argument("--from", dest="former", type=Path, help="file of a former run, in place of running")
-    parser.add_argument("--page", type=Path, help="page whose table is replaced")
+    parser.add_argument("--record", type=Path, help="file of measured tables in which this one is replaced")
     asked = parser.parse_args()
     if asked.former is not None:
         rows = read(asked.former)
     else:
         rows = survey(frozenset(asked.theorem), asked.limit_s, asked.json, asked.again)
-    if asked.page is not None:
-        before, _, after = asked.page.read_text().partition(BEGIN)
-        asked.page.write_text(f"{before}{BEGIN}{table(rows)}\n{END}{after.partition(END)[2]}")
-    print(table(rows))
+    if asked.record is not None:
+        record(asked.record, rows)
+    for line in table(rows):
+        print(" | ".join(line))
+    for row in rows:
+        if not row.accepted:
+            print(f"{row.theorem}, {row.obligation}: no proof: {row.why}")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_EXAMPLE = re.compile(r"^```\{literalinclude\} (\S*examples/\S+\.py)\n:language: python\n```$", re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(r"`((?:model|policies|verify|engines|src|tests|benchmarks|docs)/[\w/.-]+)`")
@@ -76,10 +77,15 @@ def is_there(name: str) -> bool:
     return True
 
 
+def with_examples(page: Path) -> str:
+    """Return the text of a page with the Python examples that it includes as blocks of its own."""
+    return _EXAMPLE.sub(lambda found: f"```python\n{(page.parent / found[1]).read_text()}```", page.read_text())
+
+
 def run_page(page: Path) -> ModuleType:
-    """Run a page's blocks one after the other in one module; errors and `inspect` find the page's own lines."""
+    """Run a page's blocks one after the other in one module; errors and `inspect` find the lines of each."""
     module = ModuleType(f"page_{page.stem}")
-    for first, block in blocks(page.read_text(), "python"):
+    for first, block in blocks(with_examples(page), "python"):
         name = f"<{page.name}, line {first}>"
         linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
         exec(compile(block, name, "exec"), vars(module))
