@@ -115,7 +115,7 @@ def test_an_open_gate_promises_nothing_about_fairness(folder: Path, capsys: pyte
         (["verify", "--policy", "dlmp"], "did you mean dlpm"),
         (["verify", "--policy", "no_such_module:Policy"], "cannot be imported"),
         (
-            ["verify", "--policy", "fairsched.policies.catalog:DeficitGate"],
+            ["verify", "--policy", "fairsched.policies.gates:DeficitGate"],
             "neither a composed policy nor has it `claims`",
         ),
         (["verify", "--config", "no-such.toml"], "no-such.toml"),
