@@ -182,7 +182,7 @@ def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> N
         (["compare", "--policies", "dlmp"], "did you mean dlpm"),
         (["compare", "--policies", "fcfs,fcfs"], "twice"),
         (["compare", "--policies", "no_such_module:Policy"], "cannot be imported"),
-        (["compare", "--policies", "fairsched.policies.catalog:DeficitGate"], "not a composed local policy"),
+        (["compare", "--policies", "fairsched.policies.gates:DeficitGate"], "not a composed local policy"),
         (["compare", "--routers", "round_robin"], "did you mean round-robin"),
         (["compare", "--routers", "sal", "--set", "sal.pol_us=1"], "did you mean poll_us"),
         (["compare", "--routers", "sal", "--set", "sal.poll_us=-1"], "at least 0"),

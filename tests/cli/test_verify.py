@@ -131,7 +131,7 @@ def test_an_open_gate_promises_nothing_about_fairness(folder: Path, capsys: pyte
         (["verify", "--unknown"], "--unknown"),
         (["verify", "--check", "nowhere"], "no certificate"),
         (["verify", "--prove", "nowhere"], "no certificate"),
-        (["certificate"], "Unknown command"),
+        (["certificate"], "unknown command"),
     ],
 )
 def test_bad_arguments_get_one_line_and_status_two(

@@ -162,6 +162,10 @@ def run(words: Sequence[str]) -> int:
 def _status_of(words: Sequence[str], name: str) -> int:
     if words[0] == "--completion":
         return _completion(words[1:])
+    if words[0] not in COMMANDS and not words[0].startswith("-"):
+        from fairsched.cli.values import meant
+
+        raise ValueError(f"{meant('command', words[0], COMMANDS)} (see fairsched --help)")
     from cyclopts import CycloptsError
 
     app = application()
