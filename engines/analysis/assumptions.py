@@ -76,7 +76,7 @@ class Watched:
     unexplained: bool = False
 
     def excuses(self) -> tuple[str, ...]:
-        """The broken assumptions of those theorems: what excuses a gap over the bound."""
+        """Return the broken assumptions of those theorems: what excuses a gap over the bound."""
         return excused(self.findings, self.gap_theorems)
 
 

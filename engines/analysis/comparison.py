@@ -67,7 +67,7 @@ class Comparison(Compared):
 
 
 def _flat(figures: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The figures with dotted names; lists, and what is told of each client, are left out."""
+    """Yield the figures with dotted names; lists, and what is told of each client, are left out."""
     for name, value in figures.items():
         if isinstance(value, Mapping) and name not in ("clients", "assumptions", "organisations"):
             yield from _flat(value, f"{prefix}{name}.")

@@ -35,7 +35,7 @@ _COUNTS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
 
 
 def number(value: object) -> float | None:
-    """A parameter's value as a number, if it is one; a command line's are texts.
+    """Return a parameter's value as a number, if it is one; a command line's are texts.
 
     >>> number("512"), number(0.5), number("static")
     (512.0, 0.5, None)
@@ -109,20 +109,20 @@ class Compared:
     runs: Sequence[Run]
 
     def labels(self) -> list[str]:
-        """A short name for each run: its policy, the parameters that were set, and of router, predictor and rate those
-        of which there are several."""
+        """Return a short name for each run: its policy, the parameters that were set, and of router, predictor and rate
+        those of which there are several."""
         return labels_of(self.runs)
 
     def named(self) -> list[tuple[str, Run]]:
-        """The runs with their labels."""
+        """Return the runs with their labels."""
         return list(zip(self.labels(), self.runs, strict=True))
 
     def families(self) -> list[str]:
-        """The same without the rate: runs that differ in nothing else have one name."""
+        """Return the same without the rate: runs that differ in nothing else have one name."""
         return _families(self.runs)
 
     def swept(self) -> str | None:
-        """The parameter that was given several numbers, if there is exactly one."""
+        """Return the parameter that was given several numbers, if there is exactly one."""
         values: dict[str, set[float | None]] = {}
         for run in self.runs:
             for name, value in run.params.items():
@@ -133,7 +133,7 @@ class Compared:
 
 
 def digits(value: float) -> str:
-    """Three significant digits, without an exponent.
+    """Return three significant digits, without an exponent.
 
     >>> [digits(x) for x in (0.01234, 1.5, 123.4, 98765.0)]
     ['0.0123', '1.5', '123', '98,765']
@@ -144,7 +144,7 @@ def digits(value: float) -> str:
 
 
 def time(us: float | None) -> str:
-    """Microseconds as a time.
+    """Write microseconds as a time.
 
     >>> time(1_234.5), time(2_500_000), time(600_000_000), time(12), time(None)
     ('1.23 ms', '2.5 s', '600 s', '12 us', '–')
@@ -158,7 +158,7 @@ def time(us: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A large number, such as a service gap in cost units.
+    """Return a large number, such as a service gap in cost units.
 
     >>> count(9_999), count(25_646), count(1_234_567), count(None)
     ('9,999', '25.6k', '1.23M', '–')
@@ -172,22 +172,22 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A rate, three significant digits."""
+    """Return a rate, three significant digits."""
     return NOTHING if value is None else digits(value)
 
 
 def share(value: float | None) -> str:
-    """A ratio as a percentage."""
+    """Return a ratio as a percentage."""
     return NOTHING if value is None else f"{100 * value:.1f}%"
 
 
 def index(value: float | None) -> str:
-    """An index between 0 and 1."""
+    """Return an index between 0 and 1."""
     return NOTHING if value is None else f"{value:.3f}"
 
 
 def who(name: str) -> str:
-    """A client's name, safe to show, with a word before it where it is a bare number."""
+    """Return a client's name, safe to show, with a word before it where it is a bare number."""
     return safe_text(f"client {name}" if name.isdigit() else name)
 
 
@@ -213,7 +213,7 @@ def safe_text(text: str, most: int | None = NAME_MAX) -> str:
 
 
 def clusters(text: str) -> list[str]:
-    """Each letter with the marks and joiners that follow it: where a text may be cut."""
+    """Return each letter with the marks and joiners that follow it: where a text may be cut."""
     found: list[str] = []
     for letter in text:
         joins = letter in _JOINERS and found and _is_letter(found[-1][0])
@@ -225,7 +225,7 @@ def clusters(text: str) -> list[str]:
 
 
 def shortened(text: str, most: int, length: Callable[[str], int], tail: float = 0.5) -> str:
-    """The text with its middle left out, so that what `length` says of it is at most `most`.
+    """Return the text with its middle left out, so that what `length` says of it is at most `most`.
 
     `tail` is the share of what stays that is at the end.
     """
@@ -238,7 +238,7 @@ def shortened(text: str, most: int, length: Callable[[str], int], tail: float = 
 
 
 def _fitting(pieces: Sequence[str], most: int, length: Callable[[str], int]) -> list[str]:
-    """The first pieces that are together no longer than `most`."""
+    """Return the first pieces that are together no longer than `most`."""
     lengths = accumulate(map(length, pieces))
     return list(pieces[: sum(1 for _ in takewhile(lambda each: each <= most, lengths))])
 
@@ -263,7 +263,7 @@ def _runs_left(letter: str) -> bool:
 
 
 def standing(run: Run) -> str:
-    """How the run's gap stands to its bound: inside it, over it, not binding, or without one."""
+    """Return how the run's gap stands to its bound: inside it, over it, not binding, or without one."""
     if run.service_gap_bound is None:
         return "no bound"
     cost = run.bounded_gap.cost
@@ -275,7 +275,8 @@ def standing(run: Run) -> str:
 
 
 def worst(run: Run) -> str:
-    """The largest gap of those that the bound is about, in one sentence: who got how much more than whom, and when."""
+    """Return the largest gap of those that the bound is about, in one sentence: who got how much more than whom, and
+    when."""
     gap = run.bounded_gap
     if gap.ahead is None or gap.behind is None:
         return "no two clients ever waited at the same worker together"
@@ -285,7 +286,7 @@ def worst(run: Run) -> str:
 
 
 def gap_between(gap: Gap, ahead: str, behind: str, where: str, at: Callable[[int], str]) -> str:
-    """How much more one client received than the other, and when; `at` tells a moment."""
+    """Return how much more one client received than the other, and when; `at` tells a moment."""
     return (
         f"{who(ahead)} received {count(gap.cost)} cost units more than {who(behind)}{where} from {at(gap.start_ns)} to "
         f"{at(gap.stop_ns)}; the two waited together for {time(gap.together_ns / 1e3)}"
@@ -293,7 +294,7 @@ def gap_between(gap: Gap, ahead: str, behind: str, where: str, at: Callable[[int
 
 
 def broken(assumptions: Mapping[str, Finding], names: Sequence[str], origin_ns: int = 0) -> list[str]:
-    """The assumptions that a run broke and on which a theorem of its policy rests, a sentence each.
+    """Return the assumptions that a run broke and on which a theorem of its policy rests, a sentence each.
 
     `names` are those of its clients, `origin_ns` is when its clock starts.
     """
@@ -313,7 +314,7 @@ def broken(assumptions: Mapping[str, Finding], names: Sequence[str], origin_ns: 
 
 
 def promised(comparison: Compared) -> list[tuple[str, list[str]]]:
-    """Which assumptions broke, for each run with a theorem, by its label."""
+    """Return which assumptions broke, for each run with a theorem, by its label."""
     return [
         (label, broken(run.assumptions, run.names, run.origin_ns) or [UNBROKEN])
         for label, run in comparison.named()

@@ -64,7 +64,7 @@ class ReplayReport:
         return self.complete and self.difference is None
 
     def text(self) -> str:
-        """The report in a few plain lines."""
+        """Return the report in a few plain lines."""
         run = self.header.run
         lines = [
             f"{self.path}: {run.policy} behind {run.router}, {run.workers} worker(s), workload {run.workload}",
@@ -92,7 +92,7 @@ class ReplayReport:
         return "equal: every event, the hash of the log, and the policy state of every worker"
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values."""
+        """Return the report as plain values."""
         return {
             "log": str(self.path),
             "equal": self.equal,
@@ -170,7 +170,7 @@ def _report(number: int, worker: logs.LogReplayer) -> WorkerReport:
 
 
 def _difference(log: logs.LogReader, reports: tuple[WorkerReport, ...]) -> str | None:
-    """What the last line says otherwise."""
+    """Return what the last line says otherwise."""
     assert log.footer is not None
     for report, state in zip(reports, log.footer.states, strict=bool(reports)):
         if report.state_digest != state:

@@ -53,7 +53,7 @@ class ByOrganisation:
     bound: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """The entry in a run's JSON document."""
+        """Return the entry in a run's JSON document."""
         each = {name: attrs.asdict(organisation) for name, organisation in self.each.items()}
         return {"service_gap_max": self.gap.cost, "service_gap_bound": self.bound, "each": each}
 
@@ -70,7 +70,7 @@ def organisations(clients: tuple[Client, ...]) -> tuple[Client, ...]:
 
 
 def _outermost(client: Client) -> tuple[tuple[str, bool], int]:
-    """Its outermost group, or itself: the name and whether that is a group's, and the weight."""
+    """Return its outermost group, or itself: the name and whether that is a group's, and the weight."""
     (name, weight), grouped = client.place[0] if client.place else (client.name, client.weight), bool(client.place)
     return (name, grouped), weight
 
@@ -82,7 +82,7 @@ def by_organisation(
     bound: int | None,
     latencies: Sequence[LatencyModel] = (),
 ) -> ByOrganisation | None:
-    """The run by organisation; None if no client is in a group."""
+    """Return the run by organisation; None if no client is in a group."""
     found = organisations(workload.clients)
     if not found:
         return None
@@ -113,7 +113,7 @@ def _of(workload: Workload, found: tuple[Client, ...], of: service.Ints) -> Work
 
 
 def _shares(charged: service.Table, waited: service.Table, size: int) -> dict[int, float]:
-    """Each one's part of all service of the times at which every one waits; nothing if they never all do."""
+    """Return each one's part of all service of the times at which every one waits; nothing if they never all do."""
     received = np.zeros(size, dtype=np.int64)
     for start, stop in _together(waited, size):
         received += service.service(charged, size, start, stop)
@@ -122,7 +122,7 @@ def _shares(charged: service.Table, waited: service.Table, size: int) -> dict[in
 
 
 def _together(waited: service.Table, size: int) -> Iterator[tuple[int, int]]:
-    """The times at which every one of so many waits somewhere, as half-open intervals."""
+    """Yield the times at which every one of so many waits somewhere, as half-open intervals."""
     columns = ("start_ns", "stop_ns", "client")
     edges = []
     for start, stop, one in zip(*(waited[name].tolist() for name in columns), strict=True):
@@ -267,7 +267,7 @@ class Run:
         return imbalance(self.workers)
 
     def to_json(self) -> dict[str, Any]:
-        """The run's entry in a comparison's JSON document."""
+        """Return the run's entry in a comparison's JSON document."""
         measures = attrs.asdict(self.measures)
         if measures["slo_attainment"] is None:
             del measures["slo_attainment"]
@@ -328,15 +328,15 @@ class Recorder:
         self._kv: dict[int, KvSamples] = {}
 
     def record(self, events: Iterable[Event]) -> None:
-        """The next events, in order."""
+        """Take the next events, in order."""
         self._events.add(events)
 
     def trace(self) -> service.Tables:
-        """All events so far, as columns."""
+        """Return all events so far, as columns."""
         return self._events.whole()
 
     def kv_samples(self, worker: int) -> KvSamples:
-        """Where samples of a worker's KV tokens go."""
+        """Return where samples of a worker's KV tokens go."""
         samples = self._kv.get(worker)
         if samples is None:
             samples = self._kv[worker] = KvSamples()
@@ -370,7 +370,7 @@ class Recorder:
         workers: int = 1,
         moves: Mapping[str, int] | None = None,
     ) -> Run:
-        """All figures of what was recorded so far, also of a run that was interrupted.
+        """Return all figures of what was recorded so far, also of a run that was interrupted.
 
         `charging` is how the policy's gate charges (default: computed tokens at rates 1 and 2, by weight), and
         `service_gap_bound` is in the same cost units, for clients that wait at one "worker" or anywhere in the
@@ -429,7 +429,7 @@ class Recorder:
 
 
 def _jain_while_all_active(outcomes: Outcomes, served: service.Table, shares: tuple[int, ...]) -> float | None:
-    """Jain's index of service times each client's share, while all who sent something are active."""
+    """Return Jain's index of service times each client's share, while all who sent something are active."""
     interval = outcomes.all_active()
     if interval is None:
         return None
@@ -440,7 +440,7 @@ def _jain_while_all_active(outcomes: Outcomes, served: service.Table, shares: tu
 
 
 def jain(values: service.Ints) -> float | None:
-    """Jain's index of fairness, 1/n to 1; None when no client received anything.
+    """Return Jain's index of fairness, 1/n to 1; None when no client received anything.
 
     >>> jain(np.array([3, 3, 0]))
     0.6666666666666666
@@ -453,7 +453,8 @@ def jain(values: service.Ints) -> float | None:
 def gaps(
     charged: service.Table, waited: service.Table, clients: int
 ) -> tuple[service.Gap, service.Gap | None, tuple[str, ...]]:
-    """The largest gap at a worker, that of all workers together (None: one did everything), and notes on both."""
+    """Return the largest gap at a worker, that of all workers together (None: one did everything), and notes on
+    both."""
     compared = service.busiest(charged, clients)
     several, cluster_gap = bool((charged["worker"] > 0).any()), None
     if several:
@@ -465,7 +466,7 @@ def gaps(
 
 
 def most_charged(charged: service.Table, scope: str) -> int:
-    """The most that one client was charged on one "worker" or, as `scope` says, in the "cluster"."""
+    """Return the most that one client was charged on one "worker" or, as `scope` says, in the "cluster"."""
     worker = charged["worker"] if scope == "worker" else np.zeros_like(charged["worker"])
     somewhere = worker >= 0  # a call that was never sent is cancelled nowhere, and was charged nothing
     if not somewhere.any():

@@ -131,7 +131,7 @@ def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: flo
 
 
 def weighted_summary(samples: Ints, weights: Ints, scale: float = 1e3) -> Summary:
-    """The summary of ascending samples each of which occurs so often.
+    """Return the summary of ascending samples each of which occurs so often.
 
     >>> weighted_summary(np.array([1, 9]), np.array([3, 1]), 1) == summary(np.array([1, 1, 1, 9]), 1)
     True
@@ -145,7 +145,8 @@ def weighted_summary(samples: Ints, weights: Ints, scale: float = 1e3) -> Summar
 
 
 def sorted_rows(*columns: Ints) -> tuple[Ints, ...]:
-    """The rows of columns of integers, none negative, in order of the first column, then of the second, and so on.
+    """Return the rows of columns of integers, none negative, in order of the first column, then of the second, and so
+    on.
 
     Rows that 63 bits hold are sorted as one number each, several times as fast.
 
@@ -178,7 +179,7 @@ class EventTables:
         self._position = 0
 
     def add(self, events: Iterable[ev.Event]) -> None:
-        """The next events, in order."""
+        """Take the next events, in order."""
         self._pending.extend(events)
         if len(self._pending) >= _PIECE:
             self._flush()
@@ -191,7 +192,7 @@ class EventTables:
         self._pending = []
 
     def whole(self) -> Tables:
-        """All that was collected so far."""
+        """Return all that was collected so far."""
         self._flush()
         return concatenate(self._pieces)
 
@@ -258,11 +259,11 @@ class Outcomes:
         self._totals = self._sums()
 
     def row(self, request_ids: Ints) -> Ints:
-        """Where requests stand."""
+        """Return where requests stand."""
         return self._order[np.searchsorted(self._ids, request_ids)]
 
     def times(self, kind: type[ev.Event], chosen: npt.NDArray[np.bool_] | None = None) -> Ints:
-        """For each request the time of its first (chosen) event of this kind, or `_NEVER`."""
+        """Return for each request the time of its first (chosen) event of this kind, or `_NEVER`."""
         table = self.trace[kind]
         times = np.full(len(self.client), _NEVER, dtype=np.int64)
         rows, when = self.row(table["request_id"]), table["time_ns"] - self.origin
@@ -272,7 +273,8 @@ class Outcomes:
         return times
 
     def requests(self) -> Table:
-        """The requests as columns, times on the clock of the trace, -1 where there is nothing; `OUTCOMES` are named."""
+        """Return the requests as columns, times on the clock of the trace, -1 where there is nothing; `OUTCOMES` are
+        named."""
         admitted, cancelled = self.trace[ev.Admitted], self.trace[ev.Cancelled]
         rows, first = np.unique(self.row(admitted["request_id"]), return_index=True)
         worker, cached, output = (np.full(len(self.client), _NEVER, dtype=np.int64) for _ in range(3))
@@ -316,7 +318,7 @@ class Outcomes:
         }
 
     def _sums(self) -> dict[str, Ints]:
-        """Totals a client."""
+        """Return totals by client."""
         admitted = self.trace[ev.Admitted]
         context = admitted["extend_tokens"] + admitted["cached_prefix_tokens"]
         settled, back = self.trace[ev.Settled], self.trace[ev.SwappedIn]
@@ -342,7 +344,7 @@ class Outcomes:
         return totals
 
     def all_active(self) -> tuple[int, int] | None:
-        """The interval [t1, t2) of the run's clock in which all clients that sent something are active, if any.
+        """Return the interval [t1, t2) of the run's clock in which all clients that sent something are active, if any.
 
         The last finish is inside: the step that ended then served before.
         """
@@ -361,7 +363,7 @@ class Outcomes:
         return self._by_client[self._edges[client] : self._edges[client + 1]]
 
     def measures(self, client: int | None) -> Measures:
-        """What is measured of one client's requests, or of all."""
+        """Return what is measured of one client's requests, or of all."""
         rows = self._rows(client)
         done = rows[self.finished[rows]]
         begun = rows[self.first[rows] != _NEVER]
@@ -405,7 +407,7 @@ class Outcomes:
         )
 
     def _tbt(self, client: int | None) -> Summary:
-        """The times between tokens of one client's requests, or of all."""
+        """Return the times between tokens of one client's requests, or of all."""
         if self.gaps is None:
             return Summary()
         if client is None:
@@ -452,7 +454,7 @@ class Outcomes:
         return sum(met) / len(met) if met else None
 
     def series(self, gap: Gap, kv: Mapping[int, Ints]) -> Series:
-        """What the plots show."""
+        """Return what the plots show."""
         demand = np.zeros(self.n_clients, dtype=np.int64)
         np.add.at(demand, self.client, self.prompt * COMMON.input + self.output * COMMON.output)
         largest = np.argsort(-demand, kind="stable")[:CLIENTS_MAX].tolist()
@@ -483,5 +485,5 @@ class Outcomes:
 
 
 def _rate(amount: int, span_ns: int) -> float | None:
-    """A second's share of an amount."""
+    """Return a second's share of an amount."""
     return amount * 1e9 / span_ns if span_ns else None

@@ -44,14 +44,15 @@ _PHASE_OF = np.array([[0, 1, 2, 3, -1, 2], [4, 5, 2, 3, -1, 2]], dtype=np.int64)
 
 
 def begins_phase(event: ev.Event, phase: Phase | None) -> bool:
-    """Whether the request of this event, in that phase, may be in another one after it."""
+    """Return whether the request of this event, in that phase, may be in another one after it."""
     if isinstance(event, ev.TransferFailed):
         return phase == "transfer"
     return type(event) in _STATES and not (isinstance(event, ev.Prefilled) and event.remaining_tokens)
 
 
 def phase_of(event: ev.Event, has_first: bool) -> Phase | None:
-    """The phase of a request after such an event, by whether its first token is out then; None once it is over."""
+    """Return the phase of a request after such an event, by whether its first token is out then; None once it is
+    over."""
     place = int(_PHASE_OF[int(has_first), _STATES[type(event)]])
     return PHASES[place] if place >= 0 else None
 
@@ -65,7 +66,8 @@ _LOW = (1 << 40) - 1
 
 
 def phase_times(trace: Tables, row: Callable[[Ints], Ints], count: int) -> Ints:
-    """Nanoseconds in each of `PHASES`, a row a request: `row` says which.  O(n log n) in the events of requests."""
+    """Return nanoseconds in each of `PHASES`, a row a request: `row` says which.  O(n log n) in the events of
+    requests."""
     parts = []
     for kind, code in _STATES.items():
         table = trace[kind]
@@ -91,7 +93,7 @@ def phase_times(trace: Tables, row: Callable[[Ints], Ints], count: int) -> Ints:
 
 
 def pause_times(trace: Tables, row: Callable[[Ints], Ints], count: int, stop_ns: int) -> Ints:
-    """Nanoseconds for which each request was paused: `row` says which; one that still is, until `stop_ns`."""
+    """Return nanoseconds for which each request was paused: `row` says which; one that still is, until `stop_ns`."""
     table, ends = trace[ev.Paused], [trace[kind] for kind in (ev.Resumed, *_LEAVES)]
     request_id, position, time_ns = (
         np.concatenate([one[name] for one in ends]) for name in ("request_id", "position", "time_ns")
@@ -139,7 +141,7 @@ class _Steps:
 
     @classmethod
     def of(cls, decoded: Table, latencies: Sequence[LatencyModel]) -> "tuple[_Steps, Ints]":
-        """The steps, and for each row of the table its event."""
+        """Return the steps, and for each row of the table its event."""
         position, index = np.unique(decoded["position"], return_inverse=True)
         begins = np.searchsorted(decoded["position"], position)
         tokens = np.add.reduceat(decoded["tokens"], begins) if len(begins) else begins
@@ -157,7 +159,7 @@ class _Steps:
         return cls(key, worker, time_ns, steps, first_end, first + growth, growth, tokens), place[index]
 
     def next_to(self, worker: Ints, position: Ints) -> Ints:
-        """The first event behind a position of its worker; of another one, if none is left."""
+        """Return the first event behind a position of its worker; of another one, if none is left."""
         return np.searchsorted(self.key, _key(worker, position))
 
 
@@ -167,7 +169,7 @@ def _key(worker: Ints, position: Ints) -> Ints:
 
 
 def _growth(worker: Ints, batch: Ints, steps: Ints, latencies: Sequence[LatencyModel]) -> Ints:
-    """How much longer a step takes than the one before it, by worker and batch; only where there are several."""
+    """Return how much longer a step takes than the one before it, by worker and batch; only where there are several."""
     growth = np.zeros_like(batch)
     several = np.flatnonzero(steps > 1)
     pairs, index = np.unique(_key(worker[several], batch[several]), return_inverse=True)
@@ -212,7 +214,7 @@ class _Stints:
 
 
 def token_gaps(trace: Tables, latencies: Sequence[LatencyModel]) -> TokenGaps:
-    """All times between tokens, of workers with these latency models.  O(n log n) in events, plus steps.
+    """Return all times between tokens, of workers with these latency models.  O(n log n) in events, plus steps.
 
     In a step whose tokens are all first ones of a batch, the rest of the batch pauses.
     """
@@ -251,7 +253,7 @@ def token_gaps(trace: Tables, latencies: Sequence[LatencyModel]) -> TokenGaps:
 
 
 def _next_of(steps: _Steps, full: Ints, stints: _Stints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """The first step that each stint has with the whole batch, and whether it comes before the stint ends."""
+    """Return the first step that each stint has with the whole batch, and whether it comes before the stint ends."""
     place = np.searchsorted(full, stints.event + stints.joins)
     after = np.append(full, -1)[place]
     here = (after >= 0) & (steps.worker[after] == stints.worker) & (steps.key[after] & _LOW < stints.until)
@@ -259,7 +261,7 @@ def _next_of(steps: _Steps, full: Ints, stints: _Stints) -> tuple[Ints, npt.NDAr
 
 
 def _last_ns(steps: _Steps, full: Ints, stints: _Stints) -> Ints:
-    """When each stint with tokens made its last one."""
+    """Return when each stint with tokens made its last one."""
     left = steps.next_to(stints.worker, stints.until)
     last = np.append(-1, full)[np.searchsorted(full, left)]
     times: Ints = np.append(steps.time_ns, 0)[np.maximum(last, np.where(stints.joins, stints.event, 0))]
@@ -269,7 +271,8 @@ def _last_ns(steps: _Steps, full: Ints, stints: _Stints) -> Ints:
 def _of_batches(
     decoded: Table, steps: _Steps, event: Ints, full: Ints, joined: tuple[Ints, Ints], new: tuple[Ints, Ints]
 ) -> tuple[Ints, Ints, Ints]:
-    """Gaps of requests that made a token in the step of the whole batch before: nanoseconds, how often, and client."""
+    """Return gaps of requests that made a token in the step of the whole batch before: nanoseconds, how often, and
+    client."""
     each = _key(event, decoded["client"])
     batch = (decoded["tokens"] - _counted(each, _key(*joined))) // np.maximum(steps.steps[event], 1)
     old = batch - _counted(each, _key(*new))
@@ -289,7 +292,7 @@ def _of_batches(
 
 
 def _counted(keys: Ints, among: Ints) -> Ints:
-    """How often each key occurs among others."""
+    """Return how often each key occurs among others."""
     among = np.sort(among)
     return np.searchsorted(among, keys, side="right") - np.searchsorted(among, keys)
 

@@ -28,7 +28,7 @@ class KvSamples:
         self._seen = 0
 
     def is_due(self) -> bool:
-        """Whether the next sample is to be taken, or passed over."""
+        """Return whether the next sample is to be taken, or passed over."""
         self._seen += 1
         return not self._seen % self._stride
 
@@ -40,7 +40,7 @@ class KvSamples:
             self._stride *= 2
 
     def rows(self) -> Ints:
-        """Columns time_ns, used, cached, capacity (tokens); at most `2 * POINTS_MAX` rows."""
+        """Return columns time_ns, used, cached, capacity (tokens); at most `2 * POINTS_MAX` rows."""
         return np.array(self._rows, dtype=np.int64).reshape(-1, 4)
 
 
@@ -68,14 +68,14 @@ class Series:
 
 
 def thinned(rows: Ints, points: int = POINTS_MAX) -> Ints:
-    """At most `points` rows, evenly chosen, the first and the last among them."""
+    """Return at most `points` rows, evenly chosen, the first and the last among them."""
     if len(rows) <= points:
         return rows
     return rows[np.linspace(0, len(rows) - 1, points).round().astype(np.int64)]
 
 
 def cumulative(time_ns: Ints, who: Ints, amount: Ints, clients: tuple[int, ...], span_ns: int) -> tuple[Floats, Ints]:
-    """Sums of `amount` for each of `clients` up to the ends of equal parts of [0, span_ns].
+    """Return sums of `amount` for each of `clients` up to the ends of equal parts of [0, span_ns].
 
     Returns the times in seconds, a zero first, and an array (times, clients).
     """

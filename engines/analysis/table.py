@@ -78,7 +78,7 @@ class Column:
 
 
 def output_width(file: IO[str] | None = None) -> int | None:
-    """Columns of an output: `COLUMNS` where it is set, or the terminal's; None where it is a pipe or file.
+    """Return columns of an output: `COLUMNS` where it is set, or the terminal's; None where it is a pipe or file.
 
     What goes into a pipe is read by programs and pagers: tables are whole there, and sentences are not broken.
     """
@@ -92,7 +92,7 @@ def output_width(file: IO[str] | None = None) -> int | None:
 
 
 def open_console(file: IO[str] | None = None, width: int | None = None) -> "Console":
-    """Where a command prints: as wide as `width` or the terminal, or without an end in a pipe (`soft_wrap`).
+    """Return where a command prints: as wide as `width` or the terminal, or without an end in a pipe (`soft_wrap`).
 
     A closed pipe raises `BrokenPipeError`, as `print` does.
     """
@@ -215,7 +215,7 @@ def print_text(console: "Console", text: str) -> None:
 
 
 def notes_of(comparison: Compared) -> list[str]:
-    """Sentences that must be read with the figures: the trace's, then the runs', each once."""
+    """Return sentences that must be read with the figures: the trace's, then the runs', each once."""
     notes = [str(note) for note in comparison.trace.get("notes", ())]
     notes += [note for run in comparison.runs for note in run.notes]
     return list(dict.fromkeys(notes))
@@ -246,7 +246,7 @@ _SUMMARY = (
 
 
 def _cells(label: str, run: Run) -> list[Cell]:
-    """A run's row."""
+    """Return a run's row."""
     measures = run.measures
     lost = measures.rejected + measures.cancelled
     where = standing(run)
@@ -275,14 +275,14 @@ def _cells(label: str, run: Run) -> list[Cell]:
 
 
 def summary_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
-    """One row a run; columns in which no run has anything are left out."""
+    """Return one row a run; columns in which no run has anything are left out."""
     rows = [_cells(label, run) for label, run in comparison.named()]
     used = [i for i in range(len(_SUMMARY)) if any(row[i] for row in rows)]
     return [_SUMMARY[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
 def client_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
-    """The clients with the largest demand: their p99 TTFT under each run, the first eight runs."""
+    """Return the clients with the largest demand: their p99 TTFT under each run, the first eight runs."""
     runs = comparison.named()[:_CLIENTS_SHOWN]
     columns = [Column("TTFT p99 of", kind="name"), Column("requests", 1)]
     columns += [_run_column(label) for label, _ in runs]

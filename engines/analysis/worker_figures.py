@@ -69,7 +69,7 @@ class WorkerSeries:
 
 
 def imbalance(measures: Sequence[WorkerMeasures]) -> float | None:
-    """The most work of a worker over the mean of all, 1 when all did the same; None if no worker did any."""
+    """Return the most work of a worker over the mean of all, 1 when all did the same; None if no worker did any."""
     work = [each.work for each in measures]
     return max(work) * len(work) / sum(work) if any(work) else None
 
@@ -77,7 +77,7 @@ def imbalance(measures: Sequence[WorkerMeasures]) -> float | None:
 def worker_figures(
     trace: Tables, workers: int, origin_ns: int, span_ns: int, latencies: Sequence[LatencyModel] = ()
 ) -> tuple[tuple[WorkerMeasures, ...], WorkerSeries]:
-    """Figures and courses of `workers` workers (and more, if events name them); O(events log events)."""
+    """Return figures and courses of `workers` workers (and more, if events name them); O(events log events)."""
     count = max(workers, 1 + max(int(table["worker"].max(initial=-1)) for table in trace.values()))
     work = _work(trace)
     waiting, running = _waiting(trace), _running(trace)
@@ -128,7 +128,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def _shown(work: Ints) -> tuple[int, ...]:
-    """Which workers plots show, in which order."""
+    """Return which workers plots show, in which order."""
     if len(work) <= WORKERS_NAMED:
         return tuple(range(len(work)))
     order = np.argsort(-work, kind="stable")
@@ -137,13 +137,13 @@ def _shown(work: Ints) -> tuple[int, ...]:
 
 
 def _somewhere(table: Table, rows: npt.NDArray[np.bool_] | None = None) -> Table:
-    """The (chosen) rows that happened at a worker."""
+    """Return the (chosen) rows that happened at a worker."""
     chosen = table["worker"] >= 0 if rows is None else (table["worker"] >= 0) & rows
     return {column: values[chosen] for column, values in table.items()}
 
 
 def _totals(table: Table, count: int, column: str | None = None) -> Ints:
-    """Rows of each worker, or the sums of a column."""
+    """Return rows of each worker, or the sums of a column."""
     table = _somewhere(table)
     total = np.zeros(count, dtype=np.int64)
     np.add.at(total, table["worker"], 1 if column is None else table[column])
@@ -151,7 +151,7 @@ def _totals(table: Table, count: int, column: str | None = None) -> Ints:
 
 
 def _work(trace: Tables) -> Table:
-    """What was computed, as columns time_ns, worker, amount."""
+    """Return what was computed, as columns time_ns, worker, amount."""
     computed, decoded = trace[ev.Prefilled], trace[ev.Decoded]
     return {
         "time_ns": np.concatenate((computed["time_ns"], decoded["time_ns"])),
@@ -161,7 +161,7 @@ def _work(trace: Tables) -> Table:
 
 
 def _waiting(trace: Tables) -> Table:
-    """Requests that wait at each worker, whenever that changes."""
+    """Return requests that wait at each worker, whenever that changes."""
     arrived = _somewhere(trace[ev.Arrived])
     came = _pairs(arrived)
     # Who is rejected at the door, or gives up before being sent, never joined the queue.
@@ -172,19 +172,19 @@ def _waiting(trace: Tables) -> Table:
 
 
 def _running(trace: Tables) -> Table:
-    """Requests in each worker's batch, whenever that changes."""
+    """Return requests in each worker's batch, whenever that changes."""
     left = [_somewhere(trace[kind], trace[kind]["was_running"] == 1) for kind in (ev.Cancelled, ev.Migrated)]
     return _levels(trace, [trace[ev.Admitted]], [trace[ev.Finished], trace[ev.Preempted], *left])
 
 
 def _pairs(table: Table) -> Ints:
-    """Which request at which worker, as one number."""
+    """Return which request at which worker, as one number."""
     pairs: Ints = (table["worker"] << 44) + table["request_id"]
     return pairs
 
 
 def _levels(trace: Tables, more: Sequence[Table], less: Sequence[Table]) -> Table:
-    """Columns worker, time_ns and level, in order of worker and position: how many there are from then on.
+    """Return columns worker, time_ns and level, in order of worker and position: how many there are from then on.
 
     Each row of `more` adds one at its worker, each of `less` takes one away, and a worker that leaves has none.
     """
@@ -204,7 +204,7 @@ def _levels(trace: Tables, more: Sequence[Table], less: Sequence[Table]) -> Tabl
 
 
 def _integral(rows: Table, values: Ints, count: int, stop_ns: int) -> Ints:
-    """For each worker the sum of value times nanoseconds, each row's until the next or `stop_ns`."""
+    """Return for each worker the sum of value times nanoseconds, each row's until the next or `stop_ns`."""
     total = np.zeros(count, dtype=np.int64)
     worker, time_ns = rows["worker"], rows["time_ns"]
     if len(worker):
@@ -215,7 +215,7 @@ def _integral(rows: Table, values: Ints, count: int, stop_ns: int) -> Ints:
 
 
 def _sampled(rows: Table, workers: Sequence[int], at_ns: Ints) -> Ints:
-    """The level of each of `workers` at each time: an array (times, workers)."""
+    """Return the level of each of `workers` at each time: an array (times, workers)."""
     sampled = np.zeros((len(at_ns), len(workers)), dtype=np.int64)
     edges = np.searchsorted(rows["worker"], [workers, [worker + 1 for worker in workers]]).T
     for i, (start, stop) in enumerate(edges.tolist()):

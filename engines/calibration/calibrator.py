@@ -123,14 +123,14 @@ def _rows(steps: _Steps, starts: Sequence[int], from_prefill: Mask) -> Floats:
 
 
 def _from_prefill(steps: _Steps, starts: Sequence[int], solution: Floats) -> Mask:
-    """Whose constant is that of prefill: a mixed step has the larger one."""
+    """Return which steps have the constant of prefill: a mixed step has the larger one."""
     larger = solution[_PREFILL_CONSTANT] >= solution[_CONSTANTS + steps.piece(starts)]
     of_prefill: Mask = steps.prefills & (~steps.mixed | larger)
     return of_prefill
 
 
 def _solved(steps: _Steps, starts: Sequence[int], kept: Mask) -> Floats:
-    """Coefficients of least relative error on the steps that are kept, none below zero."""
+    """Return coefficients of least relative error on the steps that are kept, none below zero."""
     from_prefill, solution = steps.prefills, np.zeros(0)
     for _ in range(_ROUNDS_MAX):
         rows = (_rows(steps, starts, from_prefill) / steps.ns[:, None])[kept]
@@ -318,7 +318,7 @@ class Calibrator:
     def measure(
         self, scripts: Sequence[TimingScript], repeats: int, progress: Callable[[int], None] = lambda done: None
     ) -> list[Measured]:
-        """Every step of every script, timed in so many repeats; `progress` is told how many scripts are done."""
+        """Return every step of every script, timed in so many repeats; `progress` is told how many scripts are done."""
         taken: list[list[list[StepSample]]] = [[] for _ in scripts]
         order = list(range(len(scripts)))
         for script in scripts:  # The first of everything is slow, and is not counted.
@@ -421,7 +421,8 @@ def _residual(latency: LatencyModel, kind: StepKind, steps: Sequence[Measured]) 
 
 
 def scenarios(kv_capacity_tokens: int, batch_max: int, chunk_max: int, seed: int) -> list[TimingScript]:
-    """The scripts for an engine that holds so much, runs so many requests and prefills so many tokens in a step."""
+    """Return the scripts for an engine that holds so much, runs so many requests and prefills so many tokens in a
+    step."""
     draw = random.Random(seed)
     chunks = sorted({min(chunk, chunk_max) for chunk in (*CHUNKS, chunk_max)})
     longest = kv_capacity_tokens // 2
@@ -440,7 +441,7 @@ def scenarios(kv_capacity_tokens: int, batch_max: int, chunk_max: int, seed: int
 
 
 def _prefill(chunk: int, chunks: Sequence[int], longest: int) -> tuple[Action, ...]:
-    """Chunks of one size behind growing contexts, between which the longest chunk goes ahead."""
+    """Return chunks of one size behind growing contexts, between which the longest chunk goes ahead."""
     ahead = chunks[-1]
     rounds = max(min(4, longest // (ahead + _CHUNKS_IN_A_ROW * chunk)), 1)
     prompt = rounds * (ahead + _CHUNKS_IN_A_ROW * chunk)
@@ -451,7 +452,7 @@ def _prefill(chunk: int, chunks: Sequence[int], longest: int) -> tuple[Action, .
 
 
 def _batches(batch_max: int) -> list[int]:
-    """Every size up to 32, then steps of a sixteenth."""
+    """Return every size up to 32, then steps of a sixteenth."""
     sizes = [1]
     while sizes[-1] < batch_max:
         sizes.append(min(sizes[-1] + max(sizes[-1] // 16, 1), batch_max))

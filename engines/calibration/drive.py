@@ -68,7 +68,8 @@ class ThreadClock:
 
 
 def tokens_of(workload: Workload, vocab_size: int) -> dict[int, list[int]]:
-    """Tokens of each request's prompt: equal keys give equal tokens, and what has no key is drawn for the request."""
+    """Return tokens of each request's prompt: equal keys give equal tokens, and what has no key is drawn for the
+    request."""
     return {job.request.id: _tokens(job.request.prompt, vocab_size, job.request.id) for job in workload.jobs}
 
 
@@ -146,7 +147,7 @@ class Driver:
                 clock.wait_until(agenda[0][0])
 
     def _now(self) -> int:
-        """When it happened: what came in the middle of a step, then."""
+        """Return when it happened: what came in the middle of a step, then."""
         return self._clock.now_ns() if self._moment_ns is None else self._moment_ns
 
     def _send(self, job: Job) -> None:
@@ -177,7 +178,7 @@ class Driver:
                 self._late.append((self._now() + self._jobs[child].think_ns, _SEND, child))
 
     def _abandon(self, request_id: int) -> None:
-        """A call that this one depends on did not finish: it is never sent."""
+        """Abandon a call that depends on one that did not finish: it is never sent."""
         client = self._jobs[request_id].request.client
         self._engine.bus.tell([Cancelled(self._now(), -1, request_id, client, False, 0, 0)])
         self._end(request_id, False)

@@ -58,7 +58,7 @@ class StepMeter:
         self._shape: StepShape | None = None
 
     def watch(self, engine: Engine) -> None:
-        """The engine that this is the executor of."""
+        """Watch the engine that this is the executor of."""
         self._engine = engine
 
     def step(self) -> bool:

@@ -65,7 +65,8 @@ class TooFewStepsError(ValueError):
 
 
 def fit_performance(iterations: Iterable[Iteration], memory: Sequence[tuple[int, int]] = ()) -> PerformanceFit:
-    """The lines nearest to what was timed.  `memory` has (tokens, what they took); without it KV is counted in tokens.
+    """Return the lines nearest to what was timed.  `memory` has (tokens, what they took); without it KV is counted in
+    tokens.
 
     Raises `TooFewStepsError` with fewer than two iterations that only prefill, or three that only decode.
     """
@@ -191,7 +192,8 @@ def _line(x: Floats, values: Sequence[float]) -> tuple[list[int], LineErrors]:
 
 
 def _solved(x: Floats, y: Floats) -> list[float]:
-    """Least squares on relative errors; a coefficient that would be below 0 is left out, the most negative first."""
+    """Return least squares on relative errors; a coefficient that would be below 0 is left out, the most negative
+    first."""
     scaled, kept = x / y[:, None], list(range(x.shape[1]))
     while True:
         found = np.linalg.lstsq(scaled[:, kept], np.ones(len(y)), rcond=None)[0]

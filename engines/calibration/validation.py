@@ -141,7 +141,7 @@ class ExecutorFailedError(ValueError):
 def capacity_rps(
     workload: Workload, policy: AnyLocalPolicy, router: AnyRouter, latency: LatencyModel, kv_capacity_tokens: int
 ) -> float:
-    """Requests a second that the simulated engine finishes when all wait from the start."""
+    """Return requests a second that the simulated engine finishes when all wait from the start."""
     jobs = tuple(
         replace(job, request=replace(job.request, arrival_ns=0), after=(), cancel_after_ns=None)
         for job in workload.jobs
@@ -183,7 +183,7 @@ def _outcomes(workload: Workload, events: Sequence[Event]) -> Outcomes:
 
 
 def typical_slo(workload: Workload, events: Sequence[Event]) -> Slo:
-    """Targets at `SLO_PERCENTILE` of this run."""
+    """Return targets at `SLO_PERCENTILE` of this run."""
     outcomes = _outcomes(workload, events)
     begun = outcomes.first >= 0
     several = outcomes.finished & (outcomes.output > 1)
@@ -228,7 +228,8 @@ def real_run(
     log: EventLog | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[RealRun, Engine]:
-    """The workload through a real engine with this executor, from an empty cache on; and the engine, in its last state.
+    """Return the workload through a real engine with this executor, from an empty cache on; and the engine, in its last
+    state.
 
     The executor must be new: it holds nothing, as the engine supposes.  `prompt_ids` are the tokens of each request.
     """

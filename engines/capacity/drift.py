@@ -108,5 +108,5 @@ class DriftDetector:
         return Shift(at_ns, tuple(changed), before, after), after
 
     def _differs(self, old: int, olds: int, new: int, news: int) -> bool:
-        """Whether new / news differs from old / olds by more than the share, multiplied across."""
+        """Return whether new / news differs from old / olds by more than the share, multiplied across."""
         return 100 * abs(new * olds - old * news) > self.change_percent * old * news

@@ -116,7 +116,7 @@ def samples(outcomes: Outcomes, metric: str) -> Floats:
 
 
 def _alone(outcomes: Outcomes, latency: LatencyModel) -> Mapping[str, Floats]:
-    """What each request takes on an idle machine that computes its prompt in one step."""
+    """Return what each request takes on an idle machine that computes its prompt in one step."""
     ttft, decode = np.empty(len(outcomes.client)), np.empty(len(outcomes.client))
     for i, (prompt, output) in enumerate(zip(outcomes.prompt.tolist(), outcomes.output.tolist(), strict=True)):
         ttft[i] = latency.step_ns(((prompt, 0),), 0, 0)
@@ -294,13 +294,14 @@ def bisected(
 
 
 def _edge(tried: Mapping[float, RateTrial]) -> tuple[float, float]:
-    """The first rate that misses, infinite if none does, and before it the last that was tried, 0 if none was."""
+    """Return the first rate that misses, infinite if none does, and before it the last that was tried, 0 if none
+    was."""
     high = min((rate for rate, trial in tried.items() if not trial.kept), default=inf)
     return max((rate for rate in tried if rate < high), default=0.0), high
 
 
 def _next(low: float, high: float, resolution: float) -> float | None:
-    """The rate to try for a closer bracket; None where it is close enough, or at the end of what is allowed."""
+    """Return the rate to try for a closer bracket; None where it is close enough, or at the end of what is allowed."""
     if not low:
         return max(high / 2, RATE_MIN) if high > RATE_MIN else None
     if high == inf:

@@ -148,7 +148,7 @@ def _proof(point: TunedPoint) -> str:
 
 
 def _lines(tuning: Tuning) -> list[str]:
-    """The answer in sentences."""
+    """Return the answer in sentences."""
     target = time(tuning.max_wait_us)
     chosen = tuning.chosen
     head = f"{tuning.workload}, {tuning.requests:,} requests, {tuning.policy}: "
@@ -193,7 +193,7 @@ _COLUMNS: dict[Column, Callable[[Tuning, TunedPoint], str]] = {
 
 
 def _marks(tuning: Tuning, point: TunedPoint) -> list[str]:
-    """What a row says of its point."""
+    """Return what a row says of its point."""
     marks = ["chosen"] if point == tuning.chosen else []
     if point.keeps(tuning.max_wait_us):
         marks.append("proved" if point.bound_us is not None and point.bound_us <= tuning.max_wait_us else "kept")
@@ -201,7 +201,7 @@ def _marks(tuning: Tuning, point: TunedPoint) -> list[str]:
 
 
 def _scope(tuning: Tuning) -> list[str]:
-    """What the figures are about."""
+    """Return what the figures are about."""
     whose = (
         "Wait: of a client with requests waiting, until it is admitted (again); p99, of the client that fares worst."
         if tuning.wait_of == "clients"
@@ -288,7 +288,7 @@ def _panel(axes: "Axes", tuning: Tuning, wait_s: Callable[[TunedPoint], float | 
 
 
 def attainment_plot(sizings: Mapping[str, Sizing], aim: float) -> report.Plot:
-    """The share of requests that kept their targets against workers, a line a policy."""
+    """Return the share of requests that kept their targets against workers, a line a policy."""
 
     def picture(figure: "Figure") -> None:
         axes = figure.subplots()

@@ -266,8 +266,8 @@ def _option(size: WorkerSize, workload: Workload, slo: Slo) -> SizeOption:
 def _fitted(
     router: AnyClusterPolicy, workload: Workload, latency: LatencyModel, slo: Slo, settings: Mapping[str, object]
 ) -> AnyClusterPolicy:
-    """The router with its parameters; Aladdin and its variants with these targets, and lines that cover the longest
-    prompt."""
+    """Return the router with its parameters; Aladdin and its variants with these targets, and lines that cover the
+    longest prompt."""
     given = {name: str(value) for name, value in settings.items()}
     if not isinstance(router, Aladdin):
         return router_with(router, given)

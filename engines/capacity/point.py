@@ -54,7 +54,7 @@ class TunedPoint:
         return self.measures.throughput_rps or 0.0
 
     def keeps(self, max_wait_us: float) -> bool:
-        """Whether the measured wait is at most that; where no client is served, no wait ends."""
+        """Return whether the measured wait is at most that; where no client is served, no wait ends."""
         return self.throughput > 0 and (self.wait_us.p99 or 0.0) <= max_wait_us
 
 
@@ -125,7 +125,7 @@ def simulated(
 
 
 def _worst_us(workload: Workload, policy: ComposedPolicy, cluster: Cluster, limits: Limits) -> float | None:
-    """The longest wait of a client on the slowest of the workers, by T-wait; None where it is not proved."""
+    """Return the longest wait of a client on the slowest of the workers, by T-wait; None where it is not proved."""
     longest = max((job.request.prompt.tokens for job in workload.jobs), default=1)
     outputs = max((job.request.max_output_tokens for job in workload.jobs), default=1)
     limits = attrs.evolve(limits, prompt_tokens_max=min(longest, limits.prompt_tokens_max), output_tokens_max=outputs)
@@ -135,7 +135,7 @@ def _worst_us(workload: Workload, policy: ComposedPolicy, cluster: Cluster, limi
 
 
 def _waits(workload: Workload, trace: Tables, waited: Table, of: WaitOf) -> tuple[Summary, str]:
-    """The waits that count, and whose they are."""
+    """Return the waits that count, and whose they are."""
     admitted = trace[Admitted]
     if of == "requests":
         return summary(_request_waits(trace)), "all requests"
@@ -153,7 +153,7 @@ def _waits(workload: Workload, trace: Tables, waited: Table, of: WaitOf) -> tupl
 
 
 def _request_waits(trace: Tables) -> Ints:
-    """From each request's first arrival at a worker to its first admission."""
+    """Return the waits from each request's first arrival at a worker to its first admission."""
     arrived, admitted = trace[Arrived], trace[Admitted]
     sent, at = np.unique(arrived["request_id"], return_index=True)
     served, first = np.unique(admitted["request_id"], return_index=True)
@@ -180,7 +180,7 @@ def _at(table: Table, worker: int) -> Table:
 
 
 def _busy_ns(came: Table, gone: Sequence[Table]) -> int:
-    """How long any request was there."""
+    """Return how long any request was there."""
     # Who is rejected at the door was never there.
     left = [_only(table, np.isin(table["request_id"], came["request_id"])) for table in gone]
     position, time_ns = (np.concatenate([table[name] for table in (came, *left)]) for name in ("position", "time_ns"))

@@ -82,7 +82,7 @@ class Traffic:
 
 
 def _weighted_mean(tokens: list[int]) -> int:
-    """The mean prefix in which a re-used token lies, rounded up."""
+    """Return the mean prefix in which a re-used token lies, rounded up."""
     return -(-sum(each * each for each in tokens) // max(sum(tokens), 1))
 
 

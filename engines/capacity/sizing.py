@@ -26,14 +26,15 @@ class Sizing:
     tried: Mapping[int, Measures]
 
     def attainment(self, workers: int) -> float:
-        """The share of requests that kept their targets with so many workers, one of `tried`."""
+        """Return the share of requests that kept their targets with so many workers, one of `tried`."""
         return self.tried[workers].slo_attainment or 0.0
 
 
 def measured(
     workload: Workload, run: RunSpec, cluster: Cluster, progress: Callable[[int, int], None] | None = None
 ) -> Measure:
-    """What a run with so many workers of the cluster's kind measures; `progress` is told workers and ended requests."""
+    """Return what a run with so many workers of the cluster's kind measures; `progress` is told workers and ended
+    requests."""
 
     def measure(workers: int) -> Measures:
         recorder = Recorder(workload)
@@ -55,7 +56,7 @@ def measured(
 
 
 def fewest(measure: Measure, attainment: float, *, at_least: int = 1, at_most: int = 64) -> Sizing:
-    """The fewest workers from `at_least` to `at_most` with this attainment, if attainment rises with workers."""
+    """Return the fewest workers from `at_least` to `at_most` with this attainment, if attainment rises with workers."""
     if not 1 <= at_least <= at_most:
         raise ValueError(f"workers are looked for from {at_least} to {at_most}, which is nothing")
     tried: dict[int, Measures] = {}
@@ -74,7 +75,7 @@ def fewest(measure: Measure, attainment: float, *, at_least: int = 1, at_most: i
 
 
 def last_place(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The last place from `low`, where it holds, to below `high` at which it holds, if it does up to some place.
+    """Return the last place from `low`, where it holds, to below `high` at which it holds, if it does up to some place.
 
     >>> last_place(0, 100, lambda place: place < 42)
     41
@@ -95,7 +96,8 @@ class WorkersLine:
 
 
 def line(points: Sequence[tuple[float, float]]) -> WorkersLine:
-    """The line through (rate, workers).  Raises `ValueError` with fewer than three points, which any line explains."""
+    """Return the line through (rate, workers).  Raises `ValueError` with fewer than three points, which any line
+    explains."""
     if len(points) < 3:
         raise ValueError(f"a line of workers against rate takes three rates, not {len(points)}")
     x, y = np.array(points, dtype=np.float64).T

@@ -60,7 +60,7 @@ class Tuning:
         return max((point.throughput for point in self.points), default=0.0)
 
     def lost(self, point: TunedPoint) -> float:
-        """The share of the largest throughput that a point gives up."""
+        """Return the share of the largest throughput that a point gives up."""
         return 1 - point.throughput / self.best_throughput if self.best_throughput else 0.0
 
     @property
@@ -263,7 +263,8 @@ Measure = Callable[[int, int | None], TunedPoint]
 
 
 def caps_for(capacity: int, largest: int) -> list[int | None]:
-    """Caps to try: none, then ever smaller ones down to what the largest request needs, in equal steps of a factor."""
+    """Return caps to try: none, then ever smaller ones down to what the largest request needs, in equal steps of a
+    factor."""
     if largest >= capacity:
         return [None]
     steps = np.geomspace(capacity, largest, 5)[1:]
@@ -271,7 +272,7 @@ def caps_for(capacity: int, largest: int) -> list[int | None]:
 
 
 def quanta_for(least: int, most: int) -> list[int]:
-    """Powers of two from `least` to `most`."""
+    """Return powers of two from `least` to `most`."""
     return [1 << k for k in range((least - 1).bit_length(), most.bit_length())]
 
 
@@ -341,7 +342,7 @@ def _largest(at: Callable[[int], TunedPoint], top: int, accept: Callable[[TunedP
 
 
 def _accepted(at: Callable[[int], TunedPoint], top: int, accept: Callable[[TunedPoint], bool]) -> int | None:
-    """Any accepted place below `top`, if waits fall and then rise: the shortest wait is closed in on."""
+    """Return any accepted place below `top`, if waits fall and then rise: the shortest wait is closed in on."""
 
     def wait(k: int) -> float:
         return at(k).wait_us.p99 or 0.0

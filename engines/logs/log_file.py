@@ -45,8 +45,8 @@ _BY_REFERENCE = frozenset({Arrived, Cached, Evicted, ClientConfigured, Migrated,
 
 
 def by_reference(event: Event) -> object:
-    """An event as the log writes it: prompts are named by the request that brought them, and no groups, no host memory
-    and no KV that is to be sent are left out."""
+    """Return an event as the log writes it: prompts are named by the request that brought them, and no groups, no host
+    memory and no KV that is to be sent are left out."""
     match event:
         case Arrived(request=r):
             line = ("Arrived", event.time_ns, event.worker, r.id, r.client, r.prompt.tokens, r.max_output_tokens)
@@ -71,7 +71,7 @@ def by_reference(event: Event) -> object:
 
 
 def line_of(event: Event) -> bytes:
-    """An event's line: kind, time, worker, and its numbers."""
+    """Return an event's line: kind, time, worker, and its numbers."""
     return _encode(by_reference(event))
 
 
@@ -89,7 +89,7 @@ class CanonicalLog:
         self._batched = 1 if sink is not None else _BATCH
 
     def record(self, events: Iterable[Event]) -> None:
-        """The next events of the run, in order."""
+        """Write the next events of the run, in order."""
         decoding, batch = self._decoding, self._batch
         for event in events:
             worker = event.worker
@@ -116,7 +116,7 @@ class CanonicalLog:
         batch.clear()
 
     def sha256(self) -> str:
-        """The hash of all lines; open decode runs are written first, in order of their workers."""
+        """Return the hash of all lines; open decode runs are written first, in order of their workers."""
         for worker in sorted(self._decoding):
             self._batch.append(self._decoding[worker])
         self._decoding.clear()
@@ -125,7 +125,7 @@ class CanonicalLog:
 
 
 def merged(first: Decoded, second: Decoded) -> Decoded:
-    """Two decode runs of one worker as one."""
+    """Return two decode runs of one worker as one."""
     if first.clients == second.clients:
         tokens = tuple([a + b for a, b in zip(first.tokens, second.tokens, strict=True)])
         return Decoded(second.time_ns, second.worker, first.steps + second.steps, first.clients, tokens)
@@ -186,7 +186,7 @@ class RunInfo(Struct, frozen=True):
     begun_ns: int | None = None
 
     def latency_of(self, worker: int) -> LatencyModel:
-        """How long the steps of a worker take."""
+        """Return how long the steps of a worker take."""
         return self.latencies[worker] if self.latencies else self.latency
 
 
@@ -236,11 +236,11 @@ class LogWriter:
         self._put(LogHeader(SCHEMA, version, run, workload.clients))
 
     def define_client(self, client: Client) -> None:
-        """A client that the first line does not name: the next number."""
+        """Define a client that the first line does not name: the next number."""
         self._put(("client", client))
 
     def define_request(self, job: Job) -> None:
-        """A request that is not in the workload; its line comes with its first event."""
+        """Define a request that is not in the workload; its line comes with its first event."""
         self._undefined[job.request.id] = job
 
     def __call__(self, event: Event, line: bytes) -> None:
@@ -280,5 +280,5 @@ class LogWriter:
 
 
 def params_of(parameters: Mapping[str, object]) -> dict[str, str]:
-    """A policy's parameters as the text that a header holds and a command line takes."""
+    """Return a policy's parameters as the text that a header holds and a command line takes."""
     return {name: "none" if value is None else str(value) for name, value in parameters.items()}

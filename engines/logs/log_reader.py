@@ -136,7 +136,7 @@ class LogReader:
         return LogError(self.path, self.line, field, expected, found)
 
     def _converted(self, decode: Any, line: bytes, names: tuple[str, ...] | None = None) -> Any:
-        """The value of a line; errors name its field by `names`, or by its place in the line."""
+        """Return the value of a line; errors name its field by `names`, or by its place in the line."""
         try:
             return decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -246,7 +246,8 @@ class LogReader:
             raise self._error(field, f"one of the {len(self._times)} workers of the header", worker)
 
     def _check(self, event: ev.Event) -> None:
-        """What no single field shows: worker, client and numbers can be, and a worker's time does not run back."""
+        """Check what no single field shows: worker, client and numbers can be, and a worker's time does not run
+        back."""
         worker, time_ns = event.worker, event.time_ns
         request_id: int | None = getattr(event, "request_id", None)
         if request_id is not None:

@@ -82,7 +82,7 @@ class WindowReplica(Replica):
         return 0 if self._terms is None else self._terms.of(self._most).unreserved_tokens or 0
 
     def hears(self, event: ev.Event) -> None:
-        """No call goes from window to window."""
+        """Pass over calls from window to window, of which there are none."""
 
     def counts(self) -> tuple[int, int, int]:
         """Return the waiting calls, the calls at servers, and 0: what servers cache is unknown."""
@@ -127,7 +127,8 @@ class WindowReplica(Replica):
         return None
 
     def _decoded(self, event: ev.Decoded) -> None:
-        """The log does not say which call produced; the totals at the ends are held to the client's sum."""
+        """Pass over decoded tokens, of which the log does not say whose they are: the totals at the ends are held to
+        the client's sum."""
         for client, count in zip(event.clients, event.tokens, strict=True):
             self._produced[client] = self._produced.get(client, 0) + count
 
@@ -475,7 +476,7 @@ class WorkerReplica(Replica):
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _same_step(self, event: ev.Event) -> bool:
-        """Whether the event may belong to the step of the chunks seen so far."""
+        """Return whether the event may belong to the step of the chunks seen so far."""
         if isinstance(event, ev.Decoded):
             return True
         if event.time_ns != self._step[0].time_ns or not isinstance(event, ev.Prefilled | ev.Cached):
@@ -499,7 +500,7 @@ class WorkerReplica(Replica):
         return decoded
 
     def _decodes_beside(self, run: ev.Decoded) -> bool:
-        """Whether the step of the chunks seen decoded too: `run` covers that step and the pure ones after it."""
+        """Return whether the step of the chunks seen decoded too: `run` covers that step and the pure ones after it."""
         done = [told for told in self._step if isinstance(told, ev.Prefilled) and not told.remaining_tokens]
         if not done:
             return run.steps > 1 or run.time_ns == self._step[0].time_ns

@@ -85,7 +85,7 @@ class KVCache:
         return on_device((heads + table).reshape(-1), self.device)
 
     def read(self, layer: int, rows: Tensor, requests: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [requests, kv_heads, tokens, head_dim], gathered; they stand until the next call."""
+        """Return keys and values [requests, kv_heads, tokens, head_dim], gathered; they stand until the next call."""
         size = len(rows) * self.page_tokens * self.dim
         if len(self._room[0]) < size:
             # Kept from call to call: fresh memory costs more than the copy into it.
@@ -127,7 +127,7 @@ def gather(cache: KVCache, batch: FlatBatch, dtype: torch.dtype) -> Attend:
 
 
 def _like_lengths(batch: FlatBatch) -> list[tuple[int, int]]:
-    """Runs of decoding requests of like contexts."""
+    """Return runs of decoding requests of like contexts."""
     if not batch.decoding:
         return []
     contexts = batch.contexts[: batch.decoding]

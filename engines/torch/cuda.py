@@ -157,7 +157,7 @@ class DecodeGraphs:
         return lambda: model.forward(self.ids[:size], self.positions[:size], attend)
 
     def forward(self, batch: FlatBatch) -> Tensor:
-        """Logits [requests, vocab] of a step without chunks; valid until the next step."""
+        """Return logits [requests, vocab] of a step without chunks; valid until the next step."""
         requests, width = batch.table.shape
         size = self.sizes[bisect_left(self.sizes, requests)]
         table = np.full((size, width), self.scratch_page, dtype=np.int32)
@@ -180,5 +180,5 @@ def _padded(values: npt.NDArray[np.integer], size: int, padding: int) -> npt.NDA
 
 
 def _sizes(running_max: int) -> list[int]:
-    """Powers of two below the largest batch, and the largest batch."""
+    """Return powers of two below the largest batch, and the largest batch."""
     return [*(1 << i for i in range((running_max - 1).bit_length())), running_max]

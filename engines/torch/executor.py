@@ -138,7 +138,7 @@ class TorchExecutor:
         sequence.prompt = request.prompt
 
     def _admitted(self, sequence: _Sequence) -> None:
-        """The request shares what is cached: the map knows it exactly, where a plan may have been mistaken."""
+        """Share with the request what is cached: the map knows it exactly, where a plan may have been mistaken."""
         prompt, sampling = sequence.prompt, sequence.sampling
         seat = self.seats.sit(self.prefixes.match(prompt, prompt.reusable_blocks))
         self.seats.temperature[seat] = sampling.temperature
@@ -150,7 +150,7 @@ class TorchExecutor:
         sequence.context = np.concatenate((sequence.prompt_ids, np.array(sequence.generated, dtype=np.int64)))
 
     def _restore(self, sequence: _Sequence, extend_tokens: int) -> None:
-        """Of the KV that came along take what is not cached and not planned to be computed."""
+        """Restore of the KV that came along what is not cached and not planned to be computed."""
         first = int(self.seats.computed[sequence.seat])
         last = min(len(sequence.context) - extend_tokens, len(sequence.kv) // self.cache.token_bytes)
         if last > first:
@@ -185,7 +185,7 @@ class TorchExecutor:
         self.seats.replace(seat, self.prefixes.cache(event.prompt, own))
 
     def _pauses(self, event: ev.Paused | ev.Resumed) -> None:
-        """The request keeps its seat and pages, and decodes no more, or again."""
+        """Keep the request's seat and pages while it decodes no more, or let it decode again."""
         if isinstance(event, ev.Paused):
             del self._decoding[event.request_id]
         else:

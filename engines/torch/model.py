@@ -101,7 +101,7 @@ PARTS = (
 
 
 def tensor_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a checkpoint by the name and the shape that Hugging Face gives it."""
+    """Return every tensor of a checkpoint by the name and the shape that Hugging Face gives it."""
     hidden, inner = config.hidden_size, config.intermediate_size
     heads, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
@@ -145,7 +145,7 @@ class Llama:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> "Llama":
-        """Weights by seed, the same on every machine before they are rounded to `dtype`.
+        """Return weights by seed, the same on every machine before they are rounded to `dtype`.
 
         Uniform with variance 1 / inputs (embeddings: 1 / hidden where they are tied, else 1), norms 1: activations and
         logits keep about unit size, so that what a request says matters to what comes out.
@@ -173,7 +173,7 @@ class Llama:
         return self.embedding.dtype
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor of a checkpoint by name, cut out of the joined matrices; contiguous."""
+        """Yield every tensor of a checkpoint by name, cut out of the joined matrices; contiguous."""
         shapes = tensor_shapes(self.config)
         yield "model.embed_tokens.weight", self.embedding
         for i, layer in enumerate(self.layers):
@@ -185,7 +185,8 @@ class Llama:
             yield "lm_head.weight", self.head
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
-        """Logits [R, vocab] of the tokens at `rows` [R] (None: of all T) of the flat batch `ids`, `positions` [T]."""
+        """Return logits [R, vocab] of the tokens at `rows` [R] (None: of all T) of the flat batch `ids`, `positions`
+        [T]."""
         config = self.config
         x = F.embedding(ids, self.embedding)
         cos, sin = self._rotation(positions)
@@ -222,7 +223,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rotary_frequencies(config: LlamaConfig) -> Tensor:
-    """Radians a position for each of the head_dim / 2 pairs, float32.
+    """Return radians a position for each of the head_dim / 2 pairs, float32.
 
     "llama3" scaling: wavelengths beyond the original context are stretched by `factor`, short ones are left, and
     between the two bounds the stretch is interpolated.

@@ -31,7 +31,7 @@ NOTHING = -1
 
 
 def pages_needed(kv_capacity_tokens: int, page_tokens: int, running_max: int) -> int:
-    """Pages with which a worker of this capacity never runs out, whatever its policy does."""
+    """Return pages with which a worker of this capacity never runs out, whatever its policy does."""
     return -(-kv_capacity_tokens // page_tokens) + running_max
 
 
@@ -77,7 +77,7 @@ class PrefixPages:
         self.edges: dict[tuple[int, bytes], int] = {}
 
     def match(self, prompt: Prompt, blocks_max: int) -> Pages:
-        """Pages of the longest cached prefix of at most so many blocks.  O(blocks)."""
+        """Return pages of the longest cached prefix of at most so many blocks.  O(blocks)."""
         return np.array(self._path(prompt, blocks_max), dtype=np.int32)
 
     def _path(self, prompt: Prompt, blocks: int) -> list[int]:
@@ -90,7 +90,7 @@ class PrefixPages:
         return path
 
     def cache(self, prompt: Prompt, own: Pages) -> Pages:
-        """A request has computed the blocks of `own`, one page each: what it shall use instead.
+        """Cache the blocks of `own` that a request has computed, one page each: what it shall use instead.
 
         A block that is cached already is used from there and the request's copy is let go; any other is cached now.
         O(blocks).
@@ -174,28 +174,30 @@ class Seats:
         return seat
 
     def bring(self, seat: int, tokens: int) -> Ints:
-        """The request's next tokens were computed elsewhere: the slots for their keys and values.  O(tokens)."""
+        """Bring in the request's next tokens, which were computed elsewhere: the slots for their keys and values.
+        O(tokens)."""
         self._cover(seat, tokens)
         self.computed[seat] += tokens
         return self.slots(seat)[-tokens:]
 
     def slots(self, seat: int) -> Ints:
-        """Slots of all tokens of the request that are computed, in order.  O(tokens)."""
+        """Return slots of all tokens of the request that are computed, in order.  O(tokens)."""
         page, offset = np.divmod(np.arange(int(self.computed[seat])), self.page_tokens)
         slots: Ints = self.table[seat, page].astype(np.int64) * self.page_tokens + offset
         return slots
 
     def leave(self, seat: int) -> None:
-        """The request lets go of its pages and of its seat."""
+        """Let go of the request's pages and seat."""
         self.pool.release(self.table[seat, : self.pages[seat]])
         self.empty.append(seat)
 
     def replace(self, seat: int, pages: Pages) -> None:
-        """The request's first pages are these now; it holds them already."""
+        """Replace the request's first pages; it holds them already."""
         self.table[seat, : len(pages)] = pages
 
     def batch(self, decode: Ints, chunks: list[tuple[int, Ints]]) -> FlatBatch:
-        """The step in which the seats of `decode` feed their next token and each of `chunks` (seat, tokens) its own.
+        """Return the step in which the seats of `decode` feed their next token and each of `chunks` (seat, tokens) its
+        own.
 
         Takes the pages that it fills; a step that was not committed takes none again.
         """
@@ -217,13 +219,13 @@ class Seats:
         return FlatBatch(ids, positions, slots, len(decode), counts, contexts, self.table[seats, :width])
 
     def commit(self, decode: Ints, chunks: list[tuple[int, Ints]]) -> None:
-        """The step of these arguments was computed."""
+        """Commit the step of these arguments, which was computed."""
         self.computed[decode] += 1
         for seat, ids in chunks:
             self.computed[seat] += len(ids)
 
     def _cover_decode(self, seats: Ints) -> None:
-        """One more token each: at most one more page each."""
+        """Cover one more token each: at most one more page each."""
         short = seats[self.computed[seats] >= self.pages[seats] * self.page_tokens]
         if len(short):
             self._widen(int(self.pages[short].max()) + 1)

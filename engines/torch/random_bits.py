@@ -22,7 +22,7 @@ Keys = npt.NDArray[np.uint64]
 
 
 def key_of(*parts: int) -> int:
-    """One 64-bit key from integers of any sign and size (each is taken modulo 2^64)."""
+    """Return one 64-bit key from integers of any sign and size (each is taken modulo 2^64)."""
     key = np.zeros(1, dtype=np.uint64)
     for part in parts:
         key = keys_of(key, np.array([part % (1 << 64)], dtype=np.uint64))
@@ -30,7 +30,7 @@ def key_of(*parts: int) -> int:
 
 
 def keys_of(keys: Keys, parts: Keys) -> Keys:
-    """Each key mixed with its part."""
+    """Return each key mixed with its part."""
     with np.errstate(over="ignore"):
         x = (keys ^ parts) + _GOLDEN
         x = (x ^ (x >> np.uint64(30))) * _FIRST
@@ -40,7 +40,7 @@ def keys_of(keys: Keys, parts: Keys) -> Keys:
 
 
 def bits(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
-    """32 random bits (int64, 0 to 2^32 - 1) for each key and counter, both int64 and broadcast to each other."""
+    """Return 32 random bits (int64, 0 to 2^32 - 1) for each key and counter, both int64 and broadcast to each other."""
     low, high = keys & MASK, (keys >> 32) & MASK
     return _mix(_mix((counters + low) & MASK) ^ high)
 

@@ -50,7 +50,7 @@ def _moved(job: Job, client: Client, account: Account, accounts: dict[tuple[int,
 
 
 def _groups(client: Client) -> Groups:
-    """The groups of a client's programs: its own and, inside these, itself."""
+    """Return the groups of a client's programs: its own and, inside these, itself."""
     if len(client.place) >= GROUPS_MAX:
         raise WorkloadError(
             f"client {client.name!r} is in {len(client.place)} groups, so its programs would be in "

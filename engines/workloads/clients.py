@@ -37,7 +37,7 @@ class ClientSpec:
 
     @classmethod
     def parse(cls, text: str) -> "ClientSpec":
-        """A mix from its text: `N` (equal shares), `zipf:N[:S]` (share of the k-th client as 1/k^S, S = 1 unless
+        """Return a mix from its text: `N` (equal shares), `zipf:N[:S]` (share of the k-th client as 1/k^S, S = 1 unless
         given), `weights:gold=4,free=1` (equal shares, scheduling weights) or `paths:acme=3,acme/ann=2` (the trace's
         names as paths of groups, and weights of some).  Raises `WorkloadError`.
         """
@@ -100,7 +100,7 @@ def assign(
 
 
 def _leaders(rows: Sequence[TraceRow]) -> list[int | None]:
-    """For each row the earlier row whose client it must have, by session label, parent or prompt."""
+    """Return for each row the earlier row whose client it must have, by session label, parent or prompt."""
     places: dict[int, int] = {}
     sessions: dict[str, int] = {}
     leaders = continued([row.prompt for row in rows])
@@ -116,7 +116,7 @@ def _leaders(rows: Sequence[TraceRow]) -> list[int | None]:
 
 
 def _named(rows: Sequence[TraceRow], spec: ClientSpec | None) -> tuple[list[int], tuple[Client, ...], tuple[str, ...]]:
-    """The trace's own clients, with weights from its rows or, where given, from `spec`."""
+    """Return the trace's own clients, with weights from its rows or, where given, from `spec`."""
     ids: dict[str, int] = {}
     weights: dict[str, int] = {}
     for row in rows:
@@ -138,7 +138,7 @@ def _named(rows: Sequence[TraceRow], spec: ClientSpec | None) -> tuple[list[int]
 
 
 def _placed(ids: dict[str, int], weights: dict[str, int], spec: ClientSpec) -> tuple[Client, ...]:
-    """Clients in the groups that their names say, with the weights of the mix, else of the trace, else 1."""
+    """Return clients in the groups that their names say, with the weights of the mix, else of the trace, else 1."""
     weights = weights | dict(zip(spec.names, spec.weights, strict=True))
     inside = {name: [name[:i] for i, mark in enumerate(name) if mark == "/"] for name in ids}
     known = dict.fromkeys([*ids, *(group for groups in inside.values() for group in groups)])

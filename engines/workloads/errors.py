@@ -34,7 +34,8 @@ class TraceError(WorkloadError):
 
 
 def _printable(text: str) -> str:
-    """The text with line ends and other control characters, which a file may have anywhere, as they are escaped."""
+    """Return the text with line ends and other control characters, which a file may have anywhere, as they are
+    escaped."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

@@ -13,7 +13,7 @@ CLIENTS_SHOWN_MAX = 20
 
 
 def trace_info(workload: Workload) -> dict[str, Any]:
-    """Figures of a workload, ready for JSON.
+    """Return figures of a workload, ready for JSON.
 
     Rates and the coefficient of variation of times between arrivals count requests sent on their own, not those sent
     when another finished.  `prefix` is what an infinite cache would serve if requests ran in the workload's order,
@@ -59,7 +59,7 @@ def _summary(values: Sequence[int]) -> dict[str, float]:
 
 
 def _clients(workload: Workload) -> dict[str, dict[str, float]]:
-    """Requests and tokens of each client, busiest first."""
+    """Return requests and tokens of each client, busiest first."""
     requests: Counter[int] = Counter()
     prompt: Counter[int] = Counter()
     output: Counter[int] = Counter()
@@ -118,7 +118,7 @@ def _key_portions(prompts: Sequence[Prompt]) -> dict[str, Any] | None:
 
 
 def render_info(info: dict[str, Any]) -> str:
-    """The figures of `trace_info` as lines of plain text, but for those of each client."""
+    """Return the figures of `trace_info` as lines of plain text, but for those of each client."""
     prefix, cv, rate = info["prefix"], info["interarrival_cv"], info["arrivals_per_s"]
     dependent = info["requests"] - info["independent_requests"]
     lines = [

@@ -88,8 +88,8 @@ def load_trace(
 
 
 def _checked(path: Path, form: TraceFormat, remarks: Counter[str]) -> Iterator[TraceRow]:
-    """The file's rows that have an output; counts `remarks`, and refuses times that go back, ids that recur, parents
-    that do not stand earlier, rows with and without clients side by side, and a client with two weights.
+    """Yield the file's rows that have an output; counts `remarks`, and refuses times that go back, ids that recur,
+    parents that do not stand earlier, rows with and without clients side by side, and a client with two weights.
     """
     seen: set[int] = set()
     clients: set[str | None] = set()

@@ -23,7 +23,7 @@ _ROOT = 0
 
 
 def shared_blocks(prompts: Sequence[Prompt]) -> list[int]:
-    """For each prompt the most leading blocks it shares with any earlier one of the sequence."""
+    """Return for each prompt the most leading blocks it shares with any earlier one of the sequence."""
     best = [0] * len(prompts)
     order = sorted_chains(prompts)
     common = [common_blocks(prompts[one], prompts[other]) for one, other in pairwise(order)]
@@ -33,7 +33,7 @@ def shared_blocks(prompts: Sequence[Prompt]) -> list[int]:
 
 
 def continued(prompts: Sequence[Prompt]) -> list[int | None]:
-    """For each prompt the earlier one that it continues (None: it continues none).
+    """Return for each prompt the earlier one that it continues (None: it continues none).
 
     A prompt continues the longest earlier prompt all of whose blocks it begins with, if those are two or more, and of
     equal ones the last; a system prompt that all prompts share therefore does not make two prompts one conversation.
@@ -58,7 +58,7 @@ def continued(prompts: Sequence[Prompt]) -> list[int | None]:
 
 
 def sorted_chains(prompts: Sequence[Prompt]) -> list[int]:
-    """Indexes of the prompts that have blocks, by block size, then chain, then place in the sequence."""
+    """Return indexes of the prompts that have blocks, by block size, then chain, then place in the sequence."""
     keyed = [index for index, prompt in enumerate(prompts) if prompt.keys]
     keyed.sort(key=lambda index: (prompts[index].block_tokens, prompts[index].keys))
     return keyed
@@ -106,7 +106,7 @@ class KeyPortion:
 
 
 def key_portions(prompts: Sequence[Prompt]) -> list[KeyPortion]:
-    """The key portions of all prompts that have blocks, each such prompt in exactly one.
+    """Return the key portions of all prompts that have blocks, each such prompt in exactly one.
 
     A node's prompts stand side by side in the sorted chains.
     """
@@ -132,7 +132,8 @@ def key_portions(prompts: Sequence[Prompt]) -> list[KeyPortion]:
 
 
 def _tree(prompts: Sequence[Prompt], order: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """The prefix tree of prompts in sorted order: each node's parent and end (in blocks), and each prompt's last node.
+    """Return the prefix tree of prompts in sorted order: each node's parent and end (in blocks), and each prompt's last
+    node.
 
     Node 0 is the root, which ends at 0.  The path to the prompt before is kept, and cut where the next one parts.
     """
@@ -152,7 +153,7 @@ def _tree(prompts: Sequence[Prompt], order: Sequence[int]) -> tuple[list[int], l
 
 
 def _grow(parents: list[int], ends: list[int], path: list[int], end: int) -> None:
-    """A new node under the last of the path, which then ends with it."""
+    """Add a new node under the last of the path, which then ends with it."""
     parents.append(path[-1])
     path.append(len(ends))
     ends.append(end)

@@ -115,7 +115,7 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
 def preset_document(
     latency: LatencyModel, engine: EngineFacts | None = None, server: ServerFacts | None = None
 ) -> PresetDocument:
-    """The document of a model."""
+    """Return the document of a model."""
     values: dict[str, Any] = attrs.asdict(latency)
     named = {key: values.pop(key) for key in ("name", "source", "kv_capacity_tokens", "gpus", "stages")}
     deployment = msgspec.convert(values.pop("deployment"), _Deployment | None)
@@ -126,12 +126,12 @@ def preset_document(
 
 
 def encoded(document: PresetDocument) -> bytes:
-    """The document as JSON, indented."""
+    """Return the document as JSON, indented."""
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def decoded(raw: bytes) -> PresetDocument:
-    """The document of JSON text.  Raises `PresetError`."""
+    """Return the document of JSON text.  Raises `PresetError`."""
     try:
         return msgspec.json.decode(raw, type=PresetDocument)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -139,13 +139,13 @@ def decoded(raw: bytes) -> PresetDocument:
 
 
 def as_builtins(latency: LatencyModel) -> dict[str, Any]:
-    """The document of a model as a table of keys and values."""
+    """Return the document of a model as a table of keys and values."""
     table: dict[str, Any] = msgspec.to_builtins(preset_document(latency))
     return table
 
 
 def from_builtins(value: object) -> PresetDocument:
-    """The document of a table of keys and values.  Raises `PresetError`."""
+    """Return the document of a table of keys and values.  Raises `PresetError`."""
     try:
         return msgspec.convert(value, PresetDocument)
     except msgspec.ValidationError as error:

@@ -90,7 +90,7 @@ class LatencyModel:
         return steps * first + context_token_ns * batch * (steps * (steps - 1) // 2)
 
     def decode_steps_within(self, batch: int, context_tokens: int, span_ns: int) -> int:
-        """Most steps whose run takes at most `span_ns`: the root of the closed form, exact."""
+        """Return most steps whose run takes at most `span_ns`: the root of the closed form, exact."""
         pieces = self.decode
         piece = pieces[0] if len(pieces) == 1 else self._piece(batch)
         first = piece.constant_ns + piece.context_token_ns * context_tokens + piece.request_ns * batch

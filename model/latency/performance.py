@@ -38,8 +38,8 @@ class Performance:
 
     @classmethod
     def of(cls, latency: LatencyModel, prompt_tokens: int = PROMPT_TOKENS, batch: int | None = None) -> "Performance":
-        """Lines that no iteration of the model is above, for prompts of at most so many tokens, computed whole, and for
-        at most `batch` requests that decode (None: any number).
+        """Return lines that no iteration of the model is above, for prompts of at most so many tokens, computed whole,
+        and for at most `batch` requests that decode (None: any number).
 
         Attention grows with the square of a prompt; the line is its chord.  Of several pieces of decode each
         coefficient is the largest, that of context of all pieces, whatever the batch.
@@ -58,19 +58,20 @@ class Performance:
         return self.kv_token * tokens + self.kv_constant
 
     def prefill_ns(self, tokens: int) -> int:
-        """An iteration that prefills prompts of so many tokens in all (equation 2)."""
+        """Return an iteration that prefills prompts of so many tokens in all (equation 2)."""
         return self.prefill_token_ns * tokens + self.prefill_constant_ns
 
     def decode_ns(self, batch: int, context_tokens: int) -> int:
-        """An iteration that decodes so many requests over so many tokens of context in all (equation 3)."""
+        """Return an iteration that decodes so many requests over so many tokens of context in all (equation 3)."""
         return self.context_token_ns * context_tokens + self.request_ns * batch + self.decode_constant_ns
 
     def batch_max(self, tpot_ns: int) -> int:
-        """Most requests that decode within the target, however short their context; 0 if none does."""
+        """Return most requests that decode within the target, however short their context; 0 if none does."""
         left = tpot_ns - self.decode_constant_ns
         return max(left // max(self.request_ns, 1), 0)
 
     def context_max(self, batch: int, tpot_ns: int) -> int:
-        """Most tokens of context over which so many requests decode within the target (equation 4); 0 if none."""
+        """Return most tokens of context over which so many requests decode within the target (equation 4); 0 if
+        none."""
         left = tpot_ns - self.decode_constant_ns - self.request_ns * batch
         return max(left // max(self.context_token_ns, 1), 0)

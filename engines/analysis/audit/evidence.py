@@ -88,11 +88,11 @@ class LogClock:
         return self.zone is not None
 
     def date(self, ns: int) -> datetime:
-        """A moment with the log's zone, where it has dates."""
+        """Return a moment with the log's zone, where it has dates."""
         return (_EPOCH + timedelta(microseconds=ns // 1000)).astimezone(self.zone)
 
     def at(self, ns: int) -> str:
-        """A moment: as `18:00:05`, with its date where the log is of several days, else as `20 s`."""
+        """Return a moment: as `18:00:05`, with its date where the log is of several days, else as `20 s`."""
         if self.zone is None:
             return time((ns - self.origin_ns) / 1e3)
         fine = self.last_ns - self.origin_ns < _FINE_NS
@@ -102,7 +102,7 @@ class LogClock:
         return f"{moment:%Y-%m-%d} {text}" if several else text
 
     def span(self) -> str:
-        """From when to when, with date and zone; nothing where the log has no dates."""
+        """Return from when to when, with date and zone; nothing where the log has no dates."""
         if self.zone is None:
             return ""
         first, last = self.date(self.origin_ns), self.date(self.last_ns)
@@ -110,7 +110,7 @@ class LogClock:
         return f"{first:%Y-%m-%d %H:%M:%S} to {last:{'%Y-%m-%d ' * several}%H:%M:%S} {last.tzname()}"
 
     def iso(self, ns: int) -> str | None:
-        """A moment in ISO 8601 with its zone; None where the log has no dates."""
+        """Return a moment in ISO 8601 with its zone; None where the log has no dates."""
         return None if self.zone is None else self.date(ns).isoformat(timespec="milliseconds")
 
 
@@ -167,7 +167,7 @@ class AuditRun:
         return LogClock(self.origin_ns, self.last_ns, self.zone)
 
     def costs(self) -> Ints:
-        """The amounts of `charged` in cost units of a client of weight 1's price: without multipliers."""
+        """Return the amounts of `charged` in cost units of a client of weight 1's price: without multipliers."""
         amounts = self.charged["amount"]
         if not self.charging.multipliers:
             return amounts

@@ -49,7 +49,7 @@ class Stretch:
 
 
 def stretches(evidence: AuditRun, at_least_ns: int) -> tuple[Stretch, ...]:
-    """All stretches of at least so long, in order of client and time.  O(n log n) for n charges and waits."""
+    """Return all stretches of at least so long, in order of client and time.  O(n log n) for n charges and waits."""
     _, waited = anywhere(evidence.charged, evidence.waited)
     last_ns, count = evidence.last_ns, len(evidence.clients)
     order = np.argsort(evidence.charged["time_ns"], kind="stable")
@@ -75,18 +75,18 @@ def stretches(evidence: AuditRun, at_least_ns: int) -> tuple[Stretch, ...]:
 
 
 def _by_number(numbers: Ints, count: int) -> list[Ints]:
-    """For each number below `count` where it stands, in order."""
+    """Return for each number below `count` where it stands, in order."""
     order = np.argsort(numbers, kind="stable")
     return np.split(order, np.searchsorted(numbers[order], np.arange(1, count)))
 
 
 def _summed(costs: Ints) -> Ints:
-    """What was charged before each charge, and in all."""
+    """Return what was charged before each charge, and in all."""
     return np.concatenate(([0], np.cumsum(costs)))
 
 
 def _between(when: Ints, total: Ints, start: Ints, stop: Ints) -> Ints:
-    """What was charged over each [start, stop)."""
+    """Return what was charged over each [start, stop)."""
     charged: Ints = total[np.searchsorted(when, stop)] - total[np.searchsorted(when, start)]
     return charged
 
@@ -94,7 +94,7 @@ def _between(when: Ints, total: Ints, start: Ints, stop: Ints) -> Ints:
 def _undoubted(
     waits: tuple[Ints, Ints], served_ns: Ints, doubts: tuple[Ints, Ints], least_ns: int
 ) -> tuple[Ints, Ints]:
-    """What is left between services, and outside of these times in which there may have been some."""
+    """Return what is left between services, and outside of these times in which there may have been some."""
     if not len(doubts[0]):
         return without_service(waits, served_ns, least_ns)
     begin, over = map(np.sort, doubts)
@@ -104,7 +104,7 @@ def _undoubted(
 
 
 def without_service(waits: tuple[Ints, Ints], served_ns: Ints, at_least_ns: int) -> tuple[Ints, Ints]:
-    """Starts and ends of what is left of the waits when they are cut at these times, those that are long enough.
+    """Return starts and ends of what is left of the waits when they are cut at these times, those that are long enough.
 
     Waits are apart and in order, and so are the times.
     """
@@ -122,7 +122,7 @@ def without_service(waits: tuple[Ints, Ints], served_ns: Ints, at_least_ns: int)
 
 
 def by_client(found: Sequence[Stretch]) -> dict[int, list[Stretch]]:
-    """The stretches of each client that has any, the client with the longest first."""
+    """Return the stretches of each client that has any, the client with the longest first."""
     clients: dict[int, list[Stretch]] = {}
     for stretch in found:
         clients.setdefault(stretch.client, []).append(stretch)
@@ -159,7 +159,7 @@ class Shares:
 
 
 def shares(evidence: AuditRun, window_ns: int) -> Shares:
-    """The leads, in windows of this length, or of a longer one where the run has too many of them.
+    """Return the leads, in windows of this length, or of a longer one where the run has too many of them.
 
     O(windows x clients x log clients).
     """
@@ -178,8 +178,8 @@ def shares(evidence: AuditRun, window_ns: int) -> Shares:
 
 
 def fluid(served: Floats, came: Floats, weights: Floats) -> Floats:
-    """What each client gets in each window of a fluid that serves `served[k]` in window k, where `came[k, i]` is asked
-    for in addition."""
+    """Return what each client gets in each window of a fluid that serves `served[k]` in window k, where `came[k, i]` is
+    asked for in addition."""
     fair = np.zeros_like(came)
     asked = np.zeros(len(weights))
     for k, (total, more) in enumerate(zip(served.tolist(), came, strict=True)):
@@ -190,7 +190,7 @@ def fluid(served: Floats, came: Floats, weights: Floats) -> Floats:
 
 
 def fair_division(total: float, asked: Floats, weights: Floats) -> Floats:
-    """The max-min fair division by weight of `total`, or of all that is asked for if that is less.  O(n log n).
+    """Return the max-min fair division by weight of `total`, or of all that is asked for if that is less.  O(n log n).
 
     Clients are taken in order of what they ask for by weight: as long as that is less than an even share of what is
     left they get it, and the others share the rest.
@@ -318,30 +318,30 @@ class Audit:
         return most_charged(self.evidence.charged, self.evidence.scope)
 
     def gainers(self) -> list[int]:
-        """Clients that gained something to speak of, most first."""
+        """Return clients that gained something to speak of, most first."""
         return self._most([client.ahead for client in self.clients])
 
     def losers(self) -> list[int]:
-        """Clients that lost something to speak of, most first."""
+        """Return clients that lost something to speak of, most first."""
         return self._most([client.behind for client in self.clients])
 
     def _most(self, amounts: Sequence[float]) -> list[int]:
-        """Clients with an amount that is worth telling, the largest first."""
+        """Return clients with an amount that is worth telling, the largest first."""
         least = GAIN_SHARE_MIN * sum(client.service for client in self.clients)
         return [i for i in sorted(range(len(amounts)), key=lambda i: -amounts[i]) if amounts[i] > least]
 
     def worst_window_ns(self, client: int, ahead: bool) -> int:
-        """When the client was farthest ahead, or behind."""
+        """Return when the client was farthest ahead, or behind."""
         lead = self.shares.lead[:, client]
         k = int(lead.argmax() if ahead else lead.argmin())
         return min(self.evidence.origin_ns + (k + 1) * self.shares.window_ns, self.evidence.last_ns)
 
     def who(self, client: int) -> str:
-        """A client's name for a sentence."""
+        """Return a client's name for a sentence."""
         return who(self.clients[client].name)
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `fairsched audit --json`: plain values, None where there is nothing to say."""
+        """Return the document of `fairsched audit --json`: plain values, None where there is nothing to say."""
         evidence = self.evidence
         origin, clock = evidence.origin_ns, evidence.clock
         return {
@@ -393,7 +393,7 @@ class Audit:
         }
 
     def broken_assumptions(self) -> list[str]:
-        """Names of the assumptions that the run broke and on which a theorem of its policy rests."""
+        """Return names of the assumptions that the run broke and on which a theorem of its policy rests."""
         found = self.evidence.assumptions
         return [name for name, finding in found.items() if finding.first is not None and finding.matters]
 
@@ -459,7 +459,7 @@ def findings(evidence: AuditRun, *, starved_after_ns: int = 10 * SECOND_NS, wind
 
 
 def waits_ns(evidence: AuditRun, rows: Ints) -> Ints:
-    """How long each of these requests waited, those that were served and whose waits are known or inferred."""
+    """Return how long each of these requests waited, those that were served and whose waits are known or inferred."""
     calls = evidence.calls
     rows = rows[calls.served_ns[rows] != UNKNOWN]
     waited: Ints = calls.served_ns[rows] - calls.arrival_ns[rows]
@@ -497,7 +497,7 @@ def _figures(evidence: AuditRun, rows: Ints) -> dict[str, Any]:
 
 
 def _range(calls: Calls, rows: Ints, when: Ints, margin: Ints, untold: Mask) -> Range | None:
-    """The summaries of the shortest and the longest times from arrival to `when` that these may have been."""
+    """Return the summaries of the shortest and the longest times from arrival to `when` that these may have been."""
     unknown, known = rows[untold[rows]], rows[when[rows] != UNKNOWN]
     doubtful = margin[known] > 0
     if not len(unknown) and not doubtful.any():
@@ -510,14 +510,14 @@ def _range(calls: Calls, rows: Ints, when: Ints, margin: Ints, untold: Mask) -> 
 
 
 def _groups(evidence: AuditRun, names: Sequence[str], number: Ints) -> tuple[AuditFigures, ...]:
-    """Figures by name, where several names have requests."""
+    """Return figures by name, where several names have requests."""
     rows = {name: np.flatnonzero(number == i) for i, name in enumerate(names)}
     rows = {name: mine for name, mine in rows.items() if len(mine)}
     return tuple(AuditFigures(name, **_figures(evidence, mine)) for name, mine in rows.items()) if len(rows) > 1 else ()
 
 
 def _total(evidence: AuditRun, clients: Sequence[ClientFindings]) -> ClientFindings:
-    """All clients as if they were one; leads are the largest of any, stretches those of all."""
+    """Return all clients as if they were one; leads are the largest of any, stretches those of all."""
     return ClientFindings(
         "(all)",
         **_figures(evidence, np.arange(len(evidence.calls.client))),

@@ -66,7 +66,7 @@ class Inference:
     wait_p99_inferred_us: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """Return all of it as plain values."""
         return attrs.asdict(self)
 
 
@@ -110,13 +110,13 @@ def first_tokens(log: AccessLog) -> FirstTokens:
 
 
 def left_queue(log: AccessLog) -> Mask:
-    """Whether the log has the time at which each request left the queue, and not only its first token."""
+    """Return whether the log has the time at which each request left the queue, and not only its first token."""
     known: Mask = (log.served_ns != UNKNOWN) & (log.served_ns != log.first_ns)
     return known
 
 
 def _infer(log: AccessLog, known: Ints, rows: Ints) -> tuple[Inference, Ints, Ints]:
-    """What is said of the inference, the first tokens of `rows`, and their margins, from the calls `known`."""
+    """Return what is said of the inference, the first tokens of `rows`, and their margins, from the calls `known`."""
     estimate, by_level = np.zeros((2, len(known)))
     for fold in range(_FOLDS):
         held = np.arange(len(known)) % _FOLDS == fold
@@ -153,7 +153,7 @@ def _percentile(values: npt.NDArray[Any], percent: int) -> float:
 
 
 def _margins(length: Ints, errors: Floats, of: Ints) -> Floats:
-    """What 95 % of the errors are below at each of the lengths `of`: never less for a longer answer."""
+    """Return what 95 % of the errors are below at each of the lengths `of`: never less for a longer answer."""
     order = np.argsort(length, kind="stable")
     parts = np.array_split(order, int(np.clip(len(order) // _PART, 1, _PARTS_MAX)))
     lengths = np.array([float(length[part].mean()) for part in parts])
@@ -163,8 +163,8 @@ def _margins(length: Ints, errors: Floats, of: Ints) -> Floats:
 
 
 def _estimated(log: AccessLog, known: Ints, rows: Ints) -> tuple[Floats, Floats, Floats]:
-    """The first tokens of `rows` by the calls `known`, the share of each one's outputs during which one of these ran,
-    and the first tokens by the number of calls at the server alone."""
+    """Return the first tokens of `rows` by the calls `known`, the share of each one's outputs during which one of these
+    ran, and the first tokens by the number of calls at the server alone."""
     estimate, by_level, covered = np.empty((3, len(rows)))
     queued = left_queue(log)
     for worker in np.unique(log.worker[rows]).tolist():
@@ -207,13 +207,13 @@ class _Speed:
         self.busy = np.concatenate(([0.0], np.cumsum(length * ran)))
 
     def back(self, produced: Floats, end: Ints, tokens: Ints) -> Floats:
-        """When a call that ends then had so many tokens less; no sooner than anything in the log."""
+        """Return when a call that ends then had so many tokens less; no sooner than anything in the log."""
         at = np.interp(end - self.origin, self.times, produced) - tokens
         found: Floats = np.interp(at, produced, self.times) + self.origin
         return found
 
     def covered(self, start: Floats, end: Ints) -> Floats:
-        """The share of each time during which a streaming call ran."""
+        """Return the share of each time during which a streaming call ran."""
         busy = np.interp(end - self.origin, self.times, self.busy)
         busy -= np.interp(start - self.origin, self.times, self.busy)
         found: Floats = np.clip(busy / np.maximum(end - start, 1.0), 0.0, 1.0)
@@ -221,14 +221,14 @@ class _Speed:
 
 
 def _stacked(grid: Ints, start: Ints, stop: Ints, amount: Floats) -> Floats:
-    """The sum of the amounts that are there between each two times of the grid."""
+    """Return the sum of the amounts that are there between each two times of the grid."""
     begun, ended = (np.bincount(np.searchsorted(grid, when), amount, len(grid)) for when in (start, stop))
     total: Floats = np.cumsum(begun - ended)[:-1]
     return total
 
 
 def _of_level(level: Floats, speed: Floats, weight: Floats) -> Floats:
-    """The mean speed at about each level, by `_PARTS_MAX` groups of levels with equal weight."""
+    """Return the mean speed at about each level, by `_PARTS_MAX` groups of levels with equal weight."""
     order = np.argsort(level, kind="stable")
     order = order[weight[order] > 0.5]
     before = np.cumsum(weight[order]) - weight[order]

@@ -101,7 +101,7 @@ def audit_models(
 def _event_evidence(
     path: access.Paths, weights: Mapping[str, int] | None, reading: Sequence[object], progress: access.Progress | None
 ) -> AuditRun | None:
-    """The evidence of an event log; None for a log of another kind."""
+    """Return the evidence of an event log; None for a log of another kind."""
     event_logs = event_logs_in(path)
     if not event_logs:
         return None
@@ -195,7 +195,7 @@ def policy_if_there(header: LogHeader) -> ComposedPolicy | None:
 def _event_logs(
     paths: Sequence[Path], reading: Sequence[object], progress: access.Progress | None
 ) -> Callable[[int], None]:
-    """The progress of reading event logs, which have no columns and no rows to leave out."""
+    """Return the progress of reading event logs, which have no columns and no rows to leave out."""
     if any(reading):
         raise ValueError("--map, --skip-malformed and --only are for access logs; an event log is read as it is")
     if progress is None:

@@ -113,7 +113,7 @@ _LEAST_NS = 10**6
 
 
 def plots(audit: Audit) -> list[report.Plot]:
-    """The plots, in the order in which they are read; none where no client was served."""
+    """Return the plots, in the order in which they are read; none where no client was served."""
     if not audit.evidence.charged["position"].size or audit.evidence.last_ns <= audit.evidence.origin_ns:
         return []
     shown = _shown(audit)
@@ -123,7 +123,8 @@ def plots(audit: Audit) -> list[report.Plot]:
 
 
 def _shown(audit: Audit) -> tuple[int, ...]:
-    """The clients that are drawn, the most important first: where not all have a colour, those of the findings."""
+    """Return the clients that are drawn, the most important first: where not all have a colour, those of the
+    findings."""
     clients = audit.clients
     found: list[int | None] = []
     if len(clients) > len(report.COLOURS):
@@ -135,12 +136,12 @@ def _shown(audit: Audit) -> tuple[int, ...]:
 
 
 def _most(clients: Sequence[ClientFindings], of: Callable[[ClientFindings], float]) -> list[int]:
-    """The clients in order of a figure, the largest first."""
+    """Return the clients in order of a figure, the largest first."""
     return sorted(range(len(clients)), key=lambda i: -of(clients[i]))
 
 
 def _axis(audit: Audit) -> report.TimeAxis:
-    """The time of the log."""
+    """Return the time of the log."""
     clock = audit.evidence.clock
     return report.TimeAxis((clock.last_ns - clock.origin_ns) / 1e9, clock.date(clock.origin_ns) if clock.wall else None)
 
@@ -160,7 +161,7 @@ def _lines(
     ylabel: str,
     zero: bool = True,
 ) -> report.Plot:
-    """A line for each client over time; `values[k, i]` is what belongs to shown[i] at seconds[k]."""
+    """Return a line for each client over time; `values[k, i]` is what belongs to shown[i] at seconds[k]."""
 
     axis = _axis(audit)
 
@@ -200,7 +201,7 @@ def _service(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
 
 
 def _waiting(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
-    """A row for each client, as high as it has requests waiting: lines on one axis would hide each other."""
+    """Return a row for each client, as high as it has requests waiting: lines on one axis would hide each other."""
     evidence = audit.evidence
     calls, axis, span = evidence.calls, _axis(audit), evidence.last_ns - evidence.origin_ns
     edges = evidence.origin_ns + np.linspace(0, span, _BINS + 1)
@@ -314,7 +315,7 @@ def _waits(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
 
 
 def _starved(audit: Audit) -> report.Plot | None:
-    """When each client starved; None where no client did."""
+    """Draw when each client starved; None where no client did."""
     starving = list(audit.starved.items())[:_STARVED_SHOWN]
     if not starving:
         return None
@@ -383,7 +384,7 @@ def _one_line(heads: Sequence[str]) -> list[str]:
 
 
 def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[report.Part]:
-    """The longest waits of each client, and the lives of the longest of all where the log tells them."""
+    """Return the longest waits of each client, and the lives of the longest of all where the log tells them."""
     lives = explained(audit, [wait for several in waits.values() for wait in several])
     is_event_log = audit.evidence.kind == "run log"
     folded: list[report.Block] = []

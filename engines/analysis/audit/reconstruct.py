@@ -34,7 +34,7 @@ _OUTPUTS, _ARRIVALS, _ADMISSIONS, _FAILURES = range(4)
 def evidence_of(
     log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROWS_MAX, model: str | None = None
 ) -> AuditRun:
-    """What the access log shows; `weights` are the clients' shares in the order of their names (default: equal).
+    """Return what the access log shows; `weights` are the clients' shares in the order of their names (default: equal).
 
     `model` names the models that it is about, where there are others beside them.  O(n log n) for n requests, and
     O(`rows_max`) memory.
@@ -108,7 +108,7 @@ def evidence_of(
 
 
 def _waiting(trace: Tables, known: npt.NDArray[np.bool_]) -> Tables:
-    """The trace without arrivals and admissions of requests whose waits are not known."""
+    """Return the trace without arrivals and admissions of requests whose waits are not known."""
     chosen = dict(trace)
     for kind in (Arrived, Admitted):
         kept = known[trace[kind]["request_id"]]
@@ -173,7 +173,7 @@ def _outputs(log: AccessLog, admitted_ns: Ints, begun_ns: Ints, rows_max: int) -
 
 
 def _produced(time_ns: Ints, first: Ints, end: Ints, count: Ints) -> Ints:
-    """Tokens out of `count` that came before or at each time: the first after `first`, the last at `end`."""
+    """Return tokens out of `count` that came before or at each time: the first after `first`, the last at `end`."""
     span = np.maximum(end - first, 1)
     passed = np.clip((time_ns - first) / span, 0.0, 1.0)
     inside = 1 + np.floor((count - 1) * passed).astype(np.int64)
@@ -181,7 +181,7 @@ def _produced(time_ns: Ints, first: Ints, end: Ints, count: Ints) -> Ints:
 
 
 def _summed(instants: Ints, instant: Ints, worker: Ints, client: Ints, tokens: Ints) -> Table:
-    """One row for each instant, worker and client with any tokens."""
+    """Return one row for each instant, worker and client with any tokens."""
     clients, workers = int(client.max(initial=0)) + 1, int(worker.max(initial=0)) + 1
     key = (instant * workers + worker) * clients + client
     keys, inverse = np.unique(key, return_inverse=True)
@@ -199,7 +199,7 @@ def _summed(instants: Ints, instant: Ints, worker: Ints, client: Ints, tokens: I
 
 
 def _limits(log: AccessLog, apart_ns: int, kept_out: int) -> tuple[str, ...]:
-    """What this log cannot tell."""
+    """Return what this log cannot tell."""
     said = []
     if kept_out:
         said.append(

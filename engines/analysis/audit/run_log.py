@@ -31,7 +31,7 @@ BuildPolicy = Callable[[LogHeader], AnyLocalPolicy | None]
 def read_run_log(
     path: Path, build_policy: BuildPolicy, progress: Callable[[int], None] | None = None
 ) -> tuple[AuditRun, Workload]:
-    """What a run's log shows, and the workload that it served.
+    """Return what a run's log shows, and the workload that it served.
 
     `progress` is told how many lines were read, in each of two passes over the log where a policy promises something:
     what is promised depends on all requests.  Raises `LogError`.
@@ -69,7 +69,7 @@ def read_run_log(
 
 
 def _charging(charging: Charging | None, clients: Sequence[Client]) -> Charging:
-    """Where no client was charged: computed tokens at rates 1 and 2, as in a comparison."""
+    """Return where no client was charged: computed tokens at rates 1 and 2, as in a comparison."""
     return charging or Charging(COMMON, "extend", multipliers([client.weight for client in clients]))
 
 
@@ -103,7 +103,7 @@ def _read_gateway(path: Path, build_policy: BuildPolicy, told: Callable[[int], N
 def read_gateway_logs(
     paths: Sequence[Path], build_policy: BuildPolicy, progress: Callable[[int], None] | None = None
 ) -> tuple[AuditRun, Workload]:
-    """What the logs of several gateways show together, each of which is a worker, and what they served.
+    """Return what the logs of several gateways show together, each of which is a worker, and what they served.
 
     Events stand in the order of the gateways' clocks.  The bound is that of all gateways of one account, and what each
     gave back to two clients widens it; none where gateways have no account, or a log of one is missing.  Clients are
@@ -151,7 +151,7 @@ def read_gateway_logs(
 
 
 def _clients(read: Sequence[_GatewayLog]) -> tuple[Client, ...]:
-    """The clients of all logs by name, with new numbers; weights as the first log has them."""
+    """Return the clients of all logs by name, with new numbers; weights as the first log has them."""
     found: dict[str, Client] = {}
     for each in read:
         for client in each.log.clients:
@@ -160,8 +160,8 @@ def _clients(read: Sequence[_GatewayLog]) -> tuple[Client, ...]:
 
 
 def _together(read: Sequence[_GatewayLog], numbers: dict[str, int]) -> tuple[Tables, tuple[Job, ...], Ints, Ints]:
-    """The events of all logs in the order of their times, each log a worker; the requests in order of arrival, with
-    the log of each, and what was added to the numbers of each log's requests."""
+    """Return the events of all logs in the order of their times, each log a worker; the requests in order of arrival,
+    with the log of each, and what was added to the numbers of each log's requests."""
     pieces: list[Tables] = []
     rows: list[tuple[Job, int]] = []
     offsets = np.zeros(len(read), dtype=np.int64)
@@ -183,7 +183,7 @@ def _together(read: Sequence[_GatewayLog], numbers: dict[str, int]) -> tuple[Tab
 
 
 def _moved(table: Table, worker: int, begun_ns: int, client: Ints, next_id: int) -> Table:
-    """A table of one gateway with the numbers and times of all."""
+    """Return a table of one gateway with the numbers and times of all."""
     moved = dict(table)
     moved["time_ns"] = table["time_ns"] + begun_ns
     moved["worker"] = np.where(table["worker"] < 0, table["worker"], worker)
@@ -195,7 +195,8 @@ def _moved(table: Table, worker: int, begun_ns: int, client: Ints, next_id: int)
 
 
 def _in_order(pieces: Sequence[Tables]) -> Tables:
-    """All events with positions in the order of their times; of one time, a log's are together and in its order."""
+    """Return all events with positions in the order of their times; of one time, a log's are together and in its
+    order."""
     positions, times = [], []
     for piece in pieces:
         both = [np.concatenate([table[name] for table in piece.values()]) for name in ("position", "time_ns")]
@@ -245,7 +246,7 @@ def _told(log: LogReader, progress: Callable[[int], None] | None) -> Iterator[ev
 
 
 def _read(log: LogReader, progress: Callable[[int], None] | None) -> tuple[Tables, bool]:
-    """The events as tables, and whether a weight changed on the way."""
+    """Return the events as tables, and whether a weight changed on the way."""
     found, changed = EventTables(), False
     for event in _told(log, progress):
         if type(event) is ev.ClientConfigured:
@@ -255,7 +256,7 @@ def _read(log: LogReader, progress: Callable[[int], None] | None) -> tuple[Table
 
 
 def _workload(log: LogReader, trace: Tables) -> Workload:
-    """The requests of the log, in order of arrival, with the outputs that they had."""
+    """Return the requests of the log, in order of arrival, with the outputs that they had."""
     ended = dict(
         zip(trace[ev.Finished]["request_id"].tolist(), trace[ev.Finished]["output_tokens"].tolist(), strict=True)
     )
@@ -270,7 +271,7 @@ def _workload(log: LogReader, trace: Tables) -> Workload:
 
 
 def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
-    """The requests, on the clock of the log; a call that was never sent came and went when it was cancelled."""
+    """Return the requests, on the clock of the log; a call that was never sent came and went when it was cancelled."""
 
     def absolute(times: Ints) -> Ints:
         return np.where(times == UNKNOWN, UNKNOWN, times + outcomes.origin)
@@ -299,7 +300,7 @@ def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
 
 
 def _costs(outcomes: Outcomes, trace: Tables, charging: Charging) -> Ints:
-    """What each request was charged in all: its admissions, what was given back, and its outputs."""
+    """Return what each request was charged in all: its admissions, what was given back, and its outputs."""
 
     def rows(table: Table) -> Ints:
         return outcomes.row(table["request_id"])

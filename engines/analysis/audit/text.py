@@ -65,7 +65,7 @@ def _wait(total: AuditFigures) -> str:
 
 
 def _failed(total: AuditFigures) -> list[str]:
-    """How many requests failed in which way, where that is not seldom."""
+    """Return how many requests failed in which way, where that is not seldom."""
     ways = {"ended in an error": total.errors, "were rejected": total.rejected, "were cancelled": total.cancelled}
     found = [
         f"{share(many / total.requests)} {way}" for way, many in ways.items() if many >= FAILED_MIN * total.requests > 0
@@ -91,7 +91,8 @@ def _inferred(said: Inference, several: bool) -> str:
 
 
 def at_least(audit: Audit, client: int) -> str:
-    """The words before a time that a client starved, which is the least that it can be where waits are inferred."""
+    """Return the words before a time that a client starved, which is the least that it can be where waits are
+    inferred."""
     return "at least " if audit.clients[client].inferred else ""
 
 
@@ -142,7 +143,7 @@ LEGEND = (
 
 
 def title(audit: Audit) -> str:
-    """What was audited, in a line."""
+    """Return what was audited, in a line."""
     evidence = audit.evidence
     span, when = (evidence.last_ns - evidence.origin_ns) / 1e3, evidence.clock.span()
     return (
@@ -153,7 +154,7 @@ def title(audit: Audit) -> str:
 
 
 def gap_sentence(audit: Audit) -> str:
-    """The largest gap: who got how much more than whom, when, and how that stands to the bound."""
+    """Return the largest gap: who got how much more than whom, when, and how that stands to the bound."""
     gap, evidence = audit.bounded_gap, audit.evidence
     if gap.ahead is None or gap.behind is None:
         return "no two clients ever waited at the same time" + _bound(audit)
@@ -170,7 +171,7 @@ def gap_sentence(audit: Audit) -> str:
 
 
 def _worker(audit: Audit, worker: int | None) -> str:
-    """A worker by its name, where the log has one."""
+    """Return a worker by its name, where the log has one."""
     if worker is None:
         return "all workers"
     names = audit.evidence.upstreams
@@ -189,7 +190,7 @@ def _bound(audit: Audit) -> str:
 
 
 def starved_sentences(audit: Audit) -> list[str]:
-    """A sentence for each client that starved, the longest first."""
+    """Return a sentence for each client that starved, the longest first."""
     at, said = audit.evidence.clock.at, []
     for client, several in list(audit.starved.items())[:SHOWN]:
         worst = max(several, key=lambda stretch: stretch.length_ns)
@@ -208,7 +209,7 @@ def starved_sentences(audit: Audit) -> list[str]:
 
 
 def gain_sentences(audit: Audit) -> list[str]:
-    """Who gained, and at whose cost."""
+    """Say who gained, and at whose cost."""
     said = []
     for i in audit.gainers()[:SHOWN]:
         amount, at = audit.clients[i].ahead, audit.evidence.clock.at(audit.worst_window_ns(i, True))
@@ -222,7 +223,7 @@ def gain_sentences(audit: Audit) -> list[str]:
 
 
 def sections(audit: Audit) -> list[tuple[str, list[str]]]:
-    """Headings with their sentences; nothing of assumptions where there is no theorem."""
+    """Return headings with their sentences; nothing of assumptions where there is no theorem."""
     found = [
         ("Largest gap", [gap_sentence(audit)]),
         ("Starved", starved_sentences(audit)),
@@ -235,14 +236,14 @@ def sections(audit: Audit) -> list[tuple[str, list[str]]]:
 
 
 def scope(audit: Audit) -> list[str]:
-    """How the log was read, what it cannot tell, and what else belongs to the figures."""
+    """Return how the log was read, what it cannot tell, and what else belongs to the figures."""
     evidence = audit.evidence
     reading = [f"Read as: {', '.join(evidence.reading)}."] if evidence.reading else []
     return [*reading, *evidence.limits, *audit.notes]
 
 
 def client_table(audit: Audit) -> tuple[list[str], list[list[str]], str]:
-    """Columns and rows of the clients with the most service, and what is said of the others.
+    """Return columns and rows of the clients with the most service, and what is said of the others.
 
     Columns without any value are left out: equal weights, no failures.
     """
@@ -256,7 +257,7 @@ def client_table(audit: Audit) -> tuple[list[str], list[list[str]], str]:
 
 
 def group_tables(audit: Audit) -> list[tuple[str, list[str], list[list[str]]]]:
-    """A heading, columns and rows for models, upstreams and statuses, where the log names several of them."""
+    """Return a heading, columns and rows for models, upstreams and statuses, where the log names several of them."""
     found = []
     for heading, groups in (("Models", audit.models), ("Upstreams", audit.upstreams), ("Statuses", audit.statuses)):
         if groups:

@@ -60,7 +60,7 @@ def _exactly(value: float | None) -> Known:
 
 
 def _percentile(what: str, name: str) -> Figure:
-    """A percentile of waits or first tokens, with its range."""
+    """Return a percentile of waits or first tokens, with its range."""
 
     def figure(audit: Audit, of: ClientFindings) -> Known:
         summary: Summary = getattr(of, f"{what}_us")
@@ -85,7 +85,7 @@ def _number(name: str) -> Figure:
 
 
 def _at_least(value: Callable[[Audit, ClientFindings], float | None]) -> Figure:
-    """A figure that calls which are kept out could only raise, by nothing tells how much."""
+    """Return a figure that calls which are kept out could only raise, by nothing tells how much."""
 
     def figure(audit: Audit, of: ClientFindings) -> Known:
         found = value(audit, of)
@@ -95,7 +95,7 @@ def _at_least(value: Callable[[Audit, ClientFindings], float | None]) -> Figure:
 
 
 def _starved(value: Callable[[ClientFindings], float]) -> Figure:
-    """A figure of starvation, which a call that is kept out changes only if it took as long as that."""
+    """Return a figure of starvation, which a call that is kept out changes only if it took as long as that."""
 
     def figure(audit: Audit, of: ClientFindings) -> Known:
         calls, found = audit.evidence.calls, value(of)
@@ -275,7 +275,7 @@ _WORDS = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
 
 
 def _why(audit: Audit, figure: str) -> str:
-    """Why a figure has no value."""
+    """Return why a figure has no value."""
     if figure == "bound_violations":
         return "nothing was promised in this log"
     if figure.endswith(("wait", "ttft")):

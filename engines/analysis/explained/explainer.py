@@ -74,7 +74,7 @@ class ExplainError(ValueError):
 
 
 def explain(path: Path, request_id: int, build_policy: BuildPolicy = logs.logged_policy) -> Explanation:
-    """The life of a request in the log at `path`, on the last worker that it was sent to.
+    """Return the life of a request in the log at `path`, on the last worker that it was sent to.
 
     Raises `LogError` for a file that breaks its format, `ExplainError` if the request is not there or never arrived, or
     if the log was changed or cannot be replayed up to the end of the request.  Reads the log twice and replays one
@@ -107,8 +107,8 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy = logs.logged
 
 
 def _trail_of(log: logs.LogReader, request_id: int) -> "_Trail":
-    """Where the request was, the worker at which it arrived last included; reads the whole log, and checks its hash if
-    it has one."""
+    """Return where the request was, the worker at which it arrived last included; reads the whole log, and checks its
+    hash if it has one."""
     trail = _Trail(request_id)
     for _, event in log:
         trail.saw(event)
@@ -144,7 +144,7 @@ class _Trail:
     way: RequestPath = attrs.field(factory=RequestPath)
 
     def saw(self, event: ev.Event) -> None:
-        """The next event of the log."""
+        """Take the next event of the log."""
         if request_of(event) == self.request_id:
             self.way.saw(event)
         if isinstance(event, ev.Arrived):
@@ -194,7 +194,7 @@ class _Life:
     # --- spans ------------------------------------------------------------------------------------------------------
 
     def _turn(self, held: Held | None, time_ns: int) -> None:
-        """From `time_ns` on something else holds the request; None: its life is over."""
+        """Give the request to something else from `time_ns` on: None: its life is over."""
         if held == self._held:
             return
         if self._held is not None and time_ns > self._since_ns:
@@ -202,7 +202,7 @@ class _Life:
         self._held, self._since_ns = held, time_ns
 
     def _ask(self) -> None:
-        """The worker has decided, and the request still waits: why?"""
+        """Note that the worker has decided, and the request still waits: why?"""
         now_ns, replayer = self.worker.since_ns, self.replayer
         view = self.worker.state.view(now_ns)
         policy, state = replayer.policy, replayer.policy_state
@@ -217,7 +217,7 @@ class _Life:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def saw(self, event: ev.Event) -> None:
-        """An event of the worker, already fed to the retrace."""
+        """Take an event of the worker, already fed to the retrace."""
         self.last_ns = event.time_ns
         if isinstance(event, ev.Arrived):
             if event.request.id == self.request_id:
@@ -318,7 +318,7 @@ class _Life:
         self._turn(None, time_ns)
 
     def explanation(self, log: logs.LogReader, clients: tuple[str, ...], way: RequestPath) -> Explanation:
-        """All of it; a request that the log leaves open ends where the log does."""
+        """Return all of it; a request that the log leaves open ends where the log does."""
         if self.outcome == "open":
             waits, runs = self.request_id in self.worker.state.queue, self.request_id in self.worker.state.in_flight
             running = "paused" if self._held == "paused" else "running"

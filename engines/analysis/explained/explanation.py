@@ -105,7 +105,7 @@ class Explanation:
         return self.ended_ns - self.arrived_ns
 
     def totals(self, until_ns: int | None = None) -> dict[Held, int]:
-        """Nanoseconds by what they went to, until a time if one is given; only what there was, longest first."""
+        """Return nanoseconds by what they went to, until a time if one is given; only what there was, longest first."""
         sums: dict[Held, int] = {}
         for span in self.spans:
             length = span.ns if until_ns is None else min(span.end_ns, until_ns) - span.start_ns
@@ -132,7 +132,7 @@ class Explanation:
         return sorted(((c, n, tokens) for c, (n, tokens) in rows.items()), key=lambda row: (-row[2], row[0]))
 
     def ahead_largest(self) -> list[Ahead]:
-        """The requests that went first with the most tokens."""
+        """Return the requests that went first with the most tokens."""
         return sorted(self.ahead, key=lambda entry: (-entry.extend_tokens, entry.request_id))[:AHEAD_SHOWN]
 
     def to_json(self) -> dict[str, Any]:
@@ -173,12 +173,12 @@ class Explanation:
         }
 
     def text(self, width: int = COLUMNS) -> str:
-        """The explanation in plain lines; those that list something have at most `width` columns."""
+        """Return the explanation in plain lines; those that list something have at most `width` columns."""
         story = _story(self.moments, self.arrived_ns)
         return "\n".join([*self._head(), "", *self._phases(), *story, "", *self._waiting(width), *self._sums(width)])
 
     def _phases(self) -> Iterator[str]:
-        """The request's way from worker to worker, where its KV moved."""
+        """Yield the request's way from worker to worker, where its KV moved."""
         whole = sum(self.phases.values())
         if not self.way:
             return

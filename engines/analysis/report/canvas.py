@@ -58,12 +58,12 @@ class TimeAxis:
         return HOUR if self.span_s > 3 * HOUR else MINUTE if self.span_s > 5 * MINUTE else 1
 
     def _at(self, seconds: float) -> datetime:
-        """The moment on the log's clock; by way of UTC, since a local clock may be put back on the way."""
+        """Return the moment on the log's clock; by way of UTC, since a local clock may be put back on the way."""
         assert self.start is not None
         return (self.start.astimezone(UTC) + timedelta(seconds=seconds)).astimezone(self.start.tzinfo)
 
     def label(self) -> str:
-        """What stands at the axis: the day and the zone, or the unit."""
+        """Return what stands at the axis: the day and the zone, or the unit."""
         if self.start is None:
             name = {1: "seconds", MINUTE: "minutes", HOUR: "hours"}[self.unit_s]
             return f"{name} since the first arrival"
@@ -208,7 +208,7 @@ class Plot:
 
 
 def _svg(figure: "Figure", name: str, title: str) -> str:
-    """The figure as an inline element: no document around it, unique ids, the page's colours, no addresses."""
+    """Return the figure as an inline element: no document around it, unique ids, the page's colours, no addresses."""
     buffer = StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
@@ -241,7 +241,7 @@ def _page_colours(text: str) -> str:
 
 
 def cost_tick(value: float, _: float = 0) -> str:
-    """How an axis of cost units writes a tick."""
+    """Return how an axis of cost units writes a tick."""
     return count(value)
 
 
@@ -288,7 +288,7 @@ def line_style(i: int) -> Style:
 
 
 def client_keys(names: Sequence[str], left_out: int = 0) -> list[Key]:
-    """The lines of clients: those in colour by name, the others together; `left_out` more have no line."""
+    """Return the lines of clients: those in colour by name, the others together; `left_out` more have no line."""
     keys = [Key(name, line_style(i)) for i, name in enumerate(names[: len(COLOURS)])]
     more = len(names) - len(COLOURS)
     if more > 0:
@@ -298,7 +298,7 @@ def client_keys(names: Sequence[str], left_out: int = 0) -> list[Key]:
 
 
 def distribution(figure: "Figure", xlabel: str, samples: Iterable[tuple[Floats, Style]]) -> "Axes":
-    """The share of requests that were served within so many seconds; each sample is in order."""
+    """Return the share of requests that were served within so many seconds; each sample is in order."""
     axes: Axes = figure.subplots()
     for seconds, style in samples:
         if len(seconds):
@@ -318,7 +318,7 @@ def run_panels(
     finish: "Callable[[Axes], object]",
     keys: Iterable[Key],
 ) -> Plot:
-    """One panel a run with its lines over time, as (seconds, values, style)."""
+    """Return one panel a run with its lines over time, as (seconds, values, style)."""
     runs = comparison.runs[:PANELS_MAX]
     labels = comparison.labels()[:PANELS_MAX]
 
@@ -340,7 +340,7 @@ def run_panels(
 
 
 def run_axis(comparison: Compared) -> TimeAxis:
-    """The time of the longest run."""
+    """Return the time of the longest run."""
     return TimeAxis(max((run.series.service_s[-1] for run in comparison.runs), default=0.0))
 
 
@@ -376,7 +376,7 @@ def pair_of(figure: "Figure", sharey: bool = False) -> "list[Axes]":
 
 
 def point_labels(axes: "Axes", rows: Iterable[tuple[float, float, str]]) -> None:
-    """A label beside each point where it covers neither a point nor another label, on the side that has room.
+    """Label each point where the label covers neither a point nor another label, on the side that has room.
 
     Where points lie on each other their labels stand above one another.  Limits must be set before.
     """

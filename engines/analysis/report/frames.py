@@ -119,14 +119,14 @@ def _schema(row: type) -> "pa.Schema":
 
 
 def _ints(values: Ints) -> "pa.Array":
-    """Numbers, absent where they are `UNKNOWN`."""
+    """Return numbers, absent where they are `UNKNOWN`."""
     import pyarrow as pa
 
     return pa.array(values, mask=values == UNKNOWN)
 
 
 def _names(codes: Ints, names: Sequence[str]) -> "pa.Array":
-    """Names by their numbers, absent where a number is `UNKNOWN`."""
+    """Return names by their numbers, absent where a number is `UNKNOWN`."""
     import pyarrow as pa
 
     indices = pa.array(codes.astype(np.int32), mask=codes == UNKNOWN)
@@ -155,7 +155,7 @@ def requests_frame(of: Run | Compared) -> "pa.Table":
 
 
 def _requests(run: str, requests: Table, clients: Sequence[str], outcomes: Sequence[str] = OUTCOMES) -> "pa.Table":
-    """The requests of a run (`Run.requests`), whose clients and outcomes have these names."""
+    """Return the requests of a run (`Run.requests`), whose clients and outcomes have these names."""
     count = len(requests["request"])
     none = np.full(count, UNKNOWN)
     columns = {name: _ints(requests.get(name, none)) for name in get_type_hints(RequestRow)}
@@ -250,5 +250,5 @@ class FrameWriter:
 
 
 def _part(path: Path) -> Path:
-    """What a file is called until it is whole."""
+    """Return what a file is called until it is whole."""
     return path.with_name(f".{path.name}.part")

@@ -48,7 +48,7 @@ class Heading:
 
 
 def _heads(given: Sequence[str | Heading | Column]) -> tuple[Heading, ...]:
-    """The heads; the first column of a table names its rows."""
+    """Return the heads; the first column of a table names its rows."""
     found = []
     for i, each in enumerate(given):
         if isinstance(each, Column):
@@ -168,7 +168,7 @@ def _template() -> "Template":
 
 
 def _safe(value: Any) -> Any:
-    """What the page shows of a text; what is markup already stays as it is."""
+    """Return what the page shows of a text; what is markup already stays as it is."""
     return shown_text(value) if type(value) is str else value
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def worker_plots(comparison: Compared) -> list[canvas.Plot]:
-    """The plots of workers; none where no run has several."""
+    """Return the plots of workers; none where no run has several."""
     if all(len(run.workers) < 2 for run in comparison.runs):
         return []
     return [
@@ -77,7 +77,7 @@ def _panels(
     top: float | None = None,
     **style: object,
 ) -> canvas.Plot:
-    """One panel a run, one line a worker; of many workers the busiest and the idlest in colour, others grey."""
+    """Yield one panel a run, one line a worker; of many workers the busiest and the idlest in colour, others grey."""
 
     def lines_of(run: Run) -> Iterator[tuple[Floats, Any, canvas.Style]]:
         last = len(run.worker_series.workers) - 1
@@ -107,7 +107,7 @@ def _kv(run: Run, i: int) -> tuple[Floats, Floats]:
 
 
 def _balance(comparison: Compared) -> canvas.Plot:
-    """How even the workers' shares were, a row a run."""
+    """Return how even the workers' shares were, a row a run."""
     labels = [label if run.imbalance is None else f"{label} ({run.imbalance:.2f})" for label, run in comparison.named()]
 
     def picture(figure: "Figure") -> None:
@@ -141,7 +141,7 @@ def _balance(comparison: Compared) -> canvas.Plot:
 
 
 def _relative(values: list[int]) -> list[float]:
-    """Each value in per cent of their mean."""
+    """Return each value in per cent of their mean."""
     mean = float(np.mean(values))
     return [100 * value / mean if mean else 0.0 for value in values]
 
@@ -155,7 +155,7 @@ def _client_panels(
     line: Callable[[Run, int, canvas.Style], tuple[Floats, Any, canvas.Style]],
     finish: "Callable[[Axes], object]",
 ) -> canvas.Plot:
-    """One panel a run, one line a client: the first of `_important` in colour, the others grey.
+    """Return one panel a run, one line a client: the first of `_important` in colour, the others grey.
 
     `line` is told where the client stands in the run's series, and how it looks.
     """
@@ -175,7 +175,7 @@ def _client_panels(
 
 
 def _important(comparison: Compared) -> list[int]:
-    """The clients that are drawn: where not all have a colour, those of the largest gaps come first."""
+    """Return the clients that are drawn: where not all have a colour, those of the largest gaps come first."""
     found: dict[int, None] = {}
     if max(len(run.names) for run in comparison.runs) > len(canvas.COLOURS):
         pairs = [(run.bounded_gap.behind, run.bounded_gap.ahead) for run in comparison.runs]
@@ -227,7 +227,7 @@ def response(comparison: Compared) -> canvas.Plot:
 
 
 def gap(comparison: Compared) -> canvas.Plot:
-    """Largest gap so far of each run's worst pair, with the bounds."""
+    """Return largest gap so far of each run's worst pair, with the bounds."""
     stop = max(run.series.service_s[-1] for run in comparison.runs)
     bounds: dict[int, list[int]] = {}
     keys, tops = [], []

@@ -73,7 +73,7 @@ def _fairness(runs: Sequence[Named]) -> list[str]:
 
 
 def _pair(run: Run) -> str:
-    """Who received how much more than whom, in the cost by which all policies are compared."""
+    """Say who received how much more than whom, in the cost by which all policies are compared."""
     gap = run.common_gap
     assert gap.ahead is not None
     assert gap.behind is not None
@@ -82,7 +82,7 @@ def _pair(run: Run) -> str:
 
 
 def _cost(label: str, run: Run, runs: Sequence[Named]) -> str:
-    """What the fairest run costs in throughput against the run with the most."""
+    """Return what the fairest run costs in throughput against the run with the most."""
     rated = [(other.measures.throughput_rps or 0.0, name) for name, other in runs]
     most, name = max(rated)
     mine = run.measures.throughput_rps or 0.0
@@ -94,7 +94,7 @@ def _cost(label: str, run: Run, runs: Sequence[Named]) -> str:
 
 
 def _moved(best: str, fair: Run, worst: str, unfair: Run) -> list[str]:
-    """The client whose waits shrink most between two runs, and the one whose waits grow most."""
+    """Return the client whose waits shrink most between two runs, and the one whose waits grow most."""
     changes = []
     for name in fair.names:
         before, after = (run.clients[name].ttft_us.p99 for run in (unfair, fair))
@@ -112,7 +112,7 @@ def _moved(best: str, fair: Run, worst: str, unfair: Run) -> list[str]:
 
 
 def _longest_ttft(run: Run) -> list[str]:
-    """The client that waits longest."""
+    """Return the client that waits longest."""
     waits = [(found.ttft_us.p99, name) for name, found in run.clients.items() if found.ttft_us.p99 is not None]
     if len(waits) < 2:
         return []
@@ -127,14 +127,14 @@ def _fastest(runs: Sequence[Named]) -> str:
 
 
 def why_over(run: Run) -> str:
-    """What excuses a gap over its bound; nothing should not."""
+    """Return what excuses a gap over its bound; nothing should not."""
     if run.unexplained:
         return "no assumption is broken: an error in fairsched"
     return f"broken: {', '.join(run.excuses)}"
 
 
 def _bounds(comparison: Compared) -> str:
-    """Whether the bounds held that were promised."""
+    """Return whether the bounds held that were promised."""
     bounded = [(label, standing(run)) for label, run in comparison.named() if run.service_gap_bound is not None]
     if not bounded:
         return "No policy here promises a bound."
@@ -204,7 +204,8 @@ def _row(label: str, run: Run) -> list[page.Cell]:
 
 
 def _client_rows(run: Run, place: int) -> list[list[str | page.Cell]]:
-    """The clients with the largest demand, the largest first, each with the way to the request that waited longest."""
+    """Return the clients with the largest demand, the largest first, each with the way to the request that waited
+    longest."""
     there = {client for client, _ in _longest(run)}
     rows: list[list[str | page.Cell]] = []
     for client in run.series.clients[:CLIENTS_SHOWN]:
@@ -215,7 +216,7 @@ def _client_rows(run: Run, place: int) -> list[list[str | page.Cell]]:
 
 
 def _longest(run: Run) -> list[tuple[int, int]]:
-    """Clients that are shown, each with the row of its request that waited longest until it was admitted."""
+    """Return clients that are shown, each with the row of its request that waited longest until it was admitted."""
     table = run.requests
     if not table:
         return []
@@ -229,7 +230,7 @@ def _longest(run: Run) -> list[tuple[int, int]]:
 
 
 def _longest_waits(run: Run, place: int, log: str | None) -> list[page.Block]:
-    """The request of each client that waited longest, and how to ask for its life."""
+    """Return the request of each client that waited longest, and how to ask for its life."""
     table, found = run.requests, _longest(run)
     if not found:
         return []
@@ -261,7 +262,7 @@ def _longest_waits(run: Run, place: int, log: str | None) -> list[page.Block]:
 
 
 def _facts(trace: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The trace's plain facts by name; of nested ones the innermost level on one line."""
+    """Return the trace's plain facts by name; of nested ones the innermost level on one line."""
     items: list[tuple[str, str]] = []
     for key, value in trace.items():
         if isinstance(value, Mapping):

@@ -45,11 +45,11 @@ class Observed:
         return found
 
     def of(self, kept: Mask | Ints) -> "Observed":
-        """Some of the requests."""
+        """Return some of the requests."""
         return Observed(*(getattr(self, field.name)[kept] for field in attrs.fields(Observed)))
 
     def workload(self) -> Workload:
-        """The requests as a workload: the simulator sees what the server saw."""
+        """Return the requests as a workload: the simulator sees what the server saw."""
         known = np.unique(self.client).tolist()
         number = {client: i for i, client in enumerate(known)}
         rows = zip(*(column.tolist() for column in (self.client, self.arrival, self.prompt, self.output)), strict=True)

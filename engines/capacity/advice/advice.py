@@ -64,7 +64,7 @@ class Advice:
         return " ".join(paragraph(self))
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `fairsched advise --json`: plain values, None where there is nothing to say."""
+        """Return the document of `fairsched advise --json`: plain values, None where there is nothing to say."""
         return document(self)
 
 
@@ -122,7 +122,7 @@ def _capital(text: str) -> str:
 
 
 def _cost(effects: Effects) -> str:
-    """What the gate costs: throughput, and the others' times."""
+    """Return what the gate costs: throughput, and the others' times."""
     change = effects.throughput - 1
     if abs(change) < 0.005:
         throughput = "at the same throughput"
@@ -137,7 +137,7 @@ def _cost(effects: Effects) -> str:
 
 
 def _harm(advice: Advice) -> list[str]:
-    """Which clients wait and starve, how long, and which were served meanwhile."""
+    """Return which clients wait and starve, how long, and which were served meanwhile."""
     audit = advice.audit
     evidence = audit.evidence
     span = time((evidence.last_ns - evidence.origin_ns) / 1e3)
@@ -165,7 +165,7 @@ def _harm(advice: Advice) -> list[str]:
 
 
 def _effect(advice: Advice) -> list[str]:
-    """How much the gate changes."""
+    """Return how much the gate changes."""
     if advice.effects is None:
         return []
     effects = advice.effects
@@ -185,7 +185,7 @@ def _effect(advice: Advice) -> list[str]:
 
 
 def _certainty(advice: Advice) -> list[str]:
-    """How sure the figures are."""
+    """Return how sure the figures are."""
     if advice.effects is not None and advice.fit is not None:
         return [
             f"How sure: a machine that was fitted to the log {advice.fit.summary}; on the simulated stretch it misses "
@@ -236,7 +236,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def document(advice: Advice) -> dict[str, Any]:
-    """The document of `fairsched advise --json`."""
+    """Return the document of `fairsched advise --json`."""
     effects = advice.effects
     found: dict[str, Any] = {
         "verdict": advice.verdict,

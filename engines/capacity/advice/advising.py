@@ -94,13 +94,14 @@ def advise(
 
 
 def _waits_are_told(log: AccessLog) -> bool:
-    """Whether enough requests say when their wait was over."""
+    """Return whether enough requests say when their wait was over."""
     ran = log.output > 0
     return bool(ran.any()) and float((log.served_ns[ran] != UNKNOWN).mean()) >= TOLD_MIN
 
 
 def _harmed(audit: Audit, starved_after_ns: int) -> tuple[int, ...]:
-    """Clients that starved, longest first, and those that fell far behind and waited for half as long as starving."""
+    """Return clients that starved, longest first, and those that fell far behind and waited for half as long as
+    starving."""
     starved = list(audit.starved)
     behind = [
         client
@@ -111,7 +112,7 @@ def _harmed(audit: Audit, starved_after_ns: int) -> tuple[int, ...]:
 
 
 def _fitted(found: Advice, workers: int | None, told: Progress) -> Advice:
-    """The machine of the log; `why_not` says why it is not good enough."""
+    """Return the machine of the log; `why_not` says why it is not good enough."""
     log = found.log
     if workers is None and "worker" in log.fields:
         workers = len(log.workers)
@@ -123,7 +124,7 @@ def _fitted(found: Advice, workers: int | None, told: Progress) -> Advice:
 
 
 def _simulated(found: Advice, starved_after_ns: int, requests: int, told: Progress) -> Advice:
-    """What gates would change in the stretch in which requests waited most."""
+    """Return what gates would change in the stretch in which requests waited most."""
     assert found.fit is not None
     machine = found.fit.machine
     window = busiest_window(found.log, requests)

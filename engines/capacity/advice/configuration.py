@@ -88,7 +88,7 @@ def write_configurations(directory: Path, advice: Advice) -> list[Path]:
 
 
 def _window(advice: Advice) -> tuple[int, str]:
-    """What a server takes at a time, in tokens, and why."""
+    """Return what a server takes at a time, in tokens, and why."""
     fitted = UNLIMITED if advice.fit is None else advice.fit.machine.kv_tokens
     if fitted < UNLIMITED:
         return fitted, "its KV memory, as fitted to the log"
@@ -97,14 +97,15 @@ def _window(advice: Advice) -> tuple[int, str]:
 
 
 def _requests(advice: Advice) -> list[str]:
-    """How many calls a server takes at a time: more would queue there, in its own order."""
+    """Return how many calls a server takes at a time: more would queue there, in its own order."""
     if advice.fit is None:
         return []
     return [f"window_requests = {advice.fit.machine.max_running}  # what it ran at once, as fitted to the log"]
 
 
 def under_way_max_tokens(log: AccessLog) -> int:
-    """The most tokens, prompts and outputs, of requests that were served at once: the servers held that, at least."""
+    """Return the most tokens, prompts and outputs, of requests that were served at once: the servers held that, at
+    least."""
     rows = np.flatnonzero(log.output > 0)
     tokens = log.prompt[rows] + log.output[rows]
     served = np.where(log.served_ns[rows] == UNKNOWN, log.arrival_ns[rows], log.served_ns[rows])
@@ -114,13 +115,14 @@ def under_way_max_tokens(log: AccessLog) -> int:
 
 
 def _clients(advice: Advice) -> list[tuple[str, int]]:
-    """Names and weights of the clients with the most service."""
+    """Return names and weights of the clients with the most service."""
     found = sorted(advice.audit.clients, key=lambda client: (-client.service, client.name))
     return [(client.name, client.weight) for client in found[:CLIENTS_MAX]]
 
 
 def _key(name: str) -> str:
-    """A name as a key of TOML: quoted as a basic string, whose escapes are those of JSON (but for surrogates)."""
+    """Return a name as a key of TOML: quoted as a basic string, whose escapes are those of JSON (but for
+    surrogates)."""
     return json.dumps(name.encode("utf-8", "replace").decode(), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -98,7 +98,7 @@ class Effects:
         return max(errors)
 
     def groups(self) -> Mapping[str, tuple[Group, Group, Group]]:
-        """The harmed clients and the others: logged, today, gated."""
+        """Return the harmed clients and the others: logged, today, gated."""
         named = {"harmed": self.harmed, "others": self.others}
         return {
             name: (self.logged.group(clients), self.today.group(clients), self.gated.group(clients))
@@ -122,6 +122,6 @@ def cases(
 
 
 def present(window: LogWindow) -> set[int]:
-    """The clients with requests that count."""
+    """Return the clients with requests that count."""
     clients: Ints = window.log.client[window.rows[window.counted]]
     return set(np.unique(clients).tolist())

@@ -67,7 +67,7 @@ def page_of(advice: Advice, command: str) -> report.Page:
 
 
 def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequence[int]) -> report.Plot:
-    """Distributions of times to the first token in all three cases."""
+    """Return distributions of times to the first token in all three cases."""
 
     def sample(case: AdvisedCase) -> np.ndarray:
         rows = np.flatnonzero(np.isin(case.log.client, np.array(clients)) & (case.log.first_ns != UNKNOWN))
@@ -103,7 +103,7 @@ def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequenc
 
 
 def _clients(advice: Advice, effects: Effects) -> report.Table:
-    """A row for each client: first tokens and starvation in the three cases."""
+    """Return a row for each client: first tokens and starvation in the three cases."""
     cases = (effects.logged, effects.today, effects.gated)
     order = [*effects.harmed, *sorted(effects.others, key=lambda i: -effects.logged.audit.clients[i].service)]
     rows = []

@@ -121,7 +121,7 @@ def busiest_window(log: AccessLog, most: int) -> LogWindow | None:
 
 
 def _only(log: AccessLog, rows: Ints) -> AccessLog:
-    """Some rows of a log; names stay, so that numbers mean the same."""
+    """Return some rows of a log; names stay, so that numbers mean the same."""
     columns = {
         field.name: getattr(log, field.name)[rows]
         for field in attrs.fields(AccessLog)

@@ -47,7 +47,7 @@ def replan_sheet(found: Replan) -> Sheet:
 
 
 def _unit_rate(search: Search, found: Rated) -> float:
-    """Requests a second for each unit of the objective; watts come in thousands."""
+    """Return requests a second for each unit of the objective; watts come in thousands."""
     return found.value(search.objective) * _SCALE[search.objective]
 
 
@@ -163,7 +163,7 @@ def frontier_plot(search: Search) -> Plot:
 
 
 def _label(found: Rated) -> str:
-    """Workers by phase, in the order of the pools: 3 prefill + 1 decode."""
+    """Return workers by phase, in the order of the pools: 3 prefill + 1 decode."""
     return " + ".join(f"{pool.workers} {pool.role}" for pool in found.candidate.fleet.pools)
 
 

@@ -190,7 +190,7 @@ def _step(
     targets: Sequence[SloTarget],
     at_ns: int,
 ) -> ReplanStep:
-    """What changes at a time, after a window that has ended, and what that costs."""
+    """Return what changes at a time, after a window that has ended, and what that costs."""
     changes = new is not None and new != old
     load_s = 0.0
     if new is not None and changes:
@@ -208,7 +208,7 @@ def _step(
 
 
 def _cheapest(task: tuple[Workload, tuple[Candidate, ...], tuple[SloTarget, ...]]) -> Candidate | None:
-    """The first candidate, cheapest first, that keeps the targets on a window's own arrivals."""
+    """Return the first candidate, cheapest first, that keeps the targets on a window's own arrivals."""
     jobs, candidates, targets = task
     for candidate in candidates:
         outcomes = outcomes_of(jobs, candidate.spec, candidate.fleet.cluster())
@@ -218,7 +218,7 @@ def _cheapest(task: tuple[Workload, tuple[Candidate, ...], tuple[SloTarget, ...]
 
 
 def _missed(jobs: Workload, candidate: Candidate, targets: Sequence[SloTarget]) -> npt.NDArray[np.bool_]:
-    """Which requests miss a limit of any target."""
+    """Return which requests miss a limit of any target."""
     outcomes = outcomes_of(jobs, candidate.spec, candidate.fleet.cluster())
     missed = np.zeros(len(jobs.jobs), dtype=np.bool_)
     for target in targets:

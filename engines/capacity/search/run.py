@@ -57,7 +57,7 @@ class Rated:
         return self.goodput.rate or 0.0
 
     def value(self, objective: Objective) -> float:
-        """The rate over what the fleet takes."""
+        """Return the rate over what the fleet takes."""
         return self.rate / self.candidate.fleet.amount(objective)
 
     @property

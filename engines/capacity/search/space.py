@@ -89,7 +89,8 @@ class FleetPlan:
         return min(pool.latency.kv_capacity_tokens for pool in self.pools)
 
     def amount(self, objective: Objective) -> float:
-        """What the fleet takes of GPUs, cost, dollars an hour or watts; raises `ValueError` where that is not known."""
+        """Return what the fleet takes of GPUs, cost, dollars an hour or watts; raises `ValueError` where that is not
+        known."""
         if objective == "gpu":
             return float(self.gpus)
         total = 0.0
@@ -168,11 +169,11 @@ class Space:
     split_routers: tuple[str, ...] = ("distserve",)
 
     def kinds(self) -> list[LatencyModel]:
-        """Every kind of worker, pipelines included."""
+        """Return every kind of worker, pipelines included."""
         return [pipelined(latency, stages) for latency, stages in product(self.latencies, self.stages)]
 
     def fleets(self) -> Iterator[FleetPlan]:
-        """Every fleet, smaller ones first."""
+        """Yield every fleet, smaller ones first."""
         kinds = self.kinds()
         for gpus in sorted(set(self.gpus)):
             if self.splitting != "only":
@@ -208,7 +209,8 @@ class Space:
 
 
 def _split(prefill: LatencyModel, decode: LatencyModel, gpus: int) -> Iterator[FleetPlan]:
-    """Every pair of pools of two kinds with the same model that leaves no room for another worker of the second."""
+    """Yield every pair of pools of two kinds with the same model that leaves no room for another worker of the
+    second."""
     if _model(prefill) != _model(decode):
         return
     most = (gpus - (decode.gpus or 1)) // (prefill.gpus or 1)

@@ -90,7 +90,7 @@ class Suggestion:
     doubts: tuple[str, ...]
 
     def toml(self) -> str:
-        """As a file for `--map`."""
+        """Write it as a file for `--map`."""
         lines = ["# A suggestion: look at the reasons before you rely on it."]
         lines += [f"# Doubt: {doubt}" for doubt in self.doubts]
         for field, column in self.columns.of.items():
@@ -115,7 +115,7 @@ def printable(text: str) -> str:
 
 
 def read_map(path: Path) -> Columns:
-    """The map in a TOML file: `field = "column"` or `field = { column = "...", unit = "ms" }`, and `ok = [...]`.
+    """Return the map in a TOML file: `field = "column"` or `field = { column = "...", unit = "ms" }`, and `ok = [...]`.
 
     A column with dots is split when the log is seen not to have it whole.  Raises `ValueError` in one line.
     """
@@ -135,7 +135,7 @@ def read_map(path: Path) -> Columns:
 
 
 def _plain(value: object) -> str:
-    """A status as text: true and 200 are written as in JSON."""
+    """Return a status as text: true and 200 are written as in JSON."""
     return str(value).lower()
 
 
@@ -160,7 +160,8 @@ def resolved(
     known: Columns | None = None,
     advice: str = "",
 ) -> Columns:
-    """The columns of the log whose first rows are `sample`: those given, else those `known` of such logs, else guesses.
+    """Return the columns of the log whose first rows are `sample`: those given, else those `known` of such logs, else
+    guesses.
 
     `advice` is what makes such logs say more.  Raises `TraceError` where given columns are in none of these rows, or
     where times or tokens cannot be found.
@@ -186,7 +187,7 @@ def resolved(
 
 
 def guesses(sample: Sequence[Mapping[str, object]], found: Mapping[str, LogColumn]) -> dict[str, LogColumn]:
-    """The columns that would be guessed by name beside those that are found."""
+    """Return the columns that would be guessed by name beside those that are found."""
     filled: dict[tuple[str, ...], bool] = {}
     for row in sample:
         _collect(row, (), filled)
@@ -210,13 +211,13 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _replaced(field: str, found: Mapping[str, LogColumn]) -> bool:
-    """Whether other columns say the same already."""
+    """Return whether other columns say the same already."""
     by = {"ttft": {"first_token"}, "latency": {"arrival", "end"}, "arrival": {"end", "latency"}}
     return field in by and by[field] <= set(found)
 
 
 def _collect(row: Mapping[str, object], path: tuple[str, ...], filled: dict[tuple[str, ...], bool]) -> None:
-    """The paths of a row that lead to plain values, and whether any row had a value there."""
+    """Collect the paths of a row that lead to plain values, and whether any row had a value there."""
     for key, value in row.items():
         here = (*path, key)
         if isinstance(value, dict):
@@ -227,13 +228,13 @@ def _collect(row: Mapping[str, object], path: tuple[str, ...], filled: dict[tupl
 
 
 def _place(column: LogColumn, filled: Mapping[tuple[str, ...], bool]) -> tuple[str, ...] | None:
-    """Where a column is in the rows; one that is named with dots may stand whole or lead inside."""
+    """Return where a column is in the rows; one that is named with dots may stand whole or lead inside."""
     places = (column.path, tuple(column.name.split(".")))
     return next((place for place in places if place in filled), None)
 
 
 def _guess(field: str, filled: Mapping[tuple[str, ...], bool], taken: set[tuple[str, ...]]) -> LogColumn | None:
-    """The column with the likeliest name that is not empty throughout; of equal names the outermost."""
+    """Return the column with the likeliest name that is not empty throughout; of equal names the outermost."""
     best: tuple[int, int, tuple[str, ...], Unit | None] | None = None
     for path, any_value in filled.items():
         if not any_value or path in taken or (field == "ttft" and path[0] == "metrics" and len(path) > 1):
@@ -245,7 +246,7 @@ def _guess(field: str, filled: Mapping[tuple[str, ...], bool], taken: set[tuple[
 
 
 def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
-    """How early a path's name stands among the field's, and the unit at its end."""
+    """Return how early a path's name stands among the field's, and the unit at its end."""
     name = _PUNCTUATION.sub("", ".".join(path).lower()).rpartition(".")[2]
     names = NAMES[field]
     if name in names:
@@ -260,7 +261,7 @@ def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
 
 
 def _check(path: Path, found: Mapping[str, LogColumn], names: str, advice: str) -> None:
-    """An arrival, an end, and both numbers of tokens must be known; all that are not are named at once."""
+    """Check that an arrival, an end, and both numbers of tokens are known; all that are not are named at once."""
     have = set(found)
     missing = [
         f"{field} ({what})"

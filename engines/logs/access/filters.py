@@ -46,7 +46,7 @@ class When:
             raise ValueError(f"expected {expected}, found {text!r}") from None
 
     def ns(self, log: AccessLog) -> int:
-        """The time in the log, in nanoseconds."""
+        """Return the time in the log, in nanoseconds."""
         if self.date is None:
             return int(log.arrival_ns.min(initial=np.iinfo(np.int64).max)) + self.after_ns
         if log.utc_offset_s is None:

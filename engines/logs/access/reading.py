@@ -83,7 +83,7 @@ def read_access_log(
 
 
 def looks_like_access_log(path: Path) -> bool:
-    """Whether a file can be read as an access log, as far as its first rows show; a pipe is left alone."""
+    """Return whether a file can be read as an access log, as far as its first rows show; a pipe is left alone."""
     if not path.is_file():
         return False
     try:
@@ -104,12 +104,12 @@ class _Sampled:
     rest: Rows
 
     def dicts(self) -> list[dict[str, object]]:
-        """The rows of the sample that are some."""
+        """Return the rows of the sample that are some."""
         return [row for _, row in self.sample if isinstance(row, dict)]
 
 
 def _sampled(source: Source) -> _Sampled | None:
-    """The log in a file; None if it is empty."""
+    """Return the log in a file; None if it is empty."""
     found = rows_of(source.path, source.lines(), recognise)
     if found is None:
         return None
@@ -118,7 +118,7 @@ def _sampled(source: Source) -> _Sampled | None:
 
 
 def _alike(logs: Sequence[_Sampled]) -> list[tuple[LogKind, list[_Sampled]]]:
-    """The logs by kind: those of one are read alike, though the first rows of each may not have all columns."""
+    """Return the logs by kind: those of one are read alike, though the first rows of each may not have all columns."""
     found: dict[tuple[str, str], list[_Sampled]] = {}
     for log in logs:
         found.setdefault((log.kind.name, log.kind.header), []).append(log)
@@ -126,7 +126,7 @@ def _alike(logs: Sequence[_Sampled]) -> list[tuple[LogKind, list[_Sampled]]]:
 
 
 def _told(sources: Sequence[Source], progress: Progress | None) -> Callable[[], None]:
-    """What is called now and then, and tells how far reading is."""
+    """Return what is called now and then, and tells how far reading is."""
     if progress is None:
         return lambda: None
     told, sizes = progress, [source.size for source in sources]
@@ -212,7 +212,7 @@ class _Table:
         del block[:]
 
     def _column(self, name: str) -> Ints:
-        """The rows so far, which are kept in one piece from now on."""
+        """Return the rows so far, which are kept in one piece from now on."""
         blocks = self._blocks[name]
         blocks[:] = [np.concatenate(blocks)]
         return blocks[0]
@@ -238,7 +238,7 @@ class _Table:
         notes: tuple[str, ...],
         utc_offset_s: int | None,
     ) -> AccessLog:
-        """The log: names in order, and rows by what they say."""
+        """Return the log: names in order, and rows by what they say."""
         columns: dict[str, Any] = {name: self._column(name) for name in _PACKED}
         self._blocks.clear()  # so that each column is there once while rows are put in order
         names: dict[str, Any] = {}
@@ -268,8 +268,8 @@ class _Table:
 
 
 def _attempts(request: Ints, again: npt.NDArray[np.bool_]) -> Ints:
-    """The number of each try among those of its request; rows are in order of time, and `again` says which are copies
-    of the row before."""
+    """Return the number of each try among those of its request; rows are in order of time, and `again` says which are
+    copies of the row before."""
     order = np.argsort(request, kind="stable")
     new = np.append(True, np.diff(request[order]) != 0)[: len(order)]
     tries = np.cumsum(~again[order])

@@ -55,7 +55,7 @@ class RowReader:
                 self._numbers.append((at, _key(column), column.path, read))
 
     def _read(self, field: str, column: LogColumn, values: Sequence[object]) -> vals.Read:
-        """How a field is read that is no name."""
+        """Return how a field is read that is no name."""
         if field in COUNTS:
             return vals.tokens
         if field in DURATIONS:
@@ -78,7 +78,7 @@ class RowReader:
         return read
 
     def row(self, number: int, row: Mapping[str, object]) -> Understood:
-        """The row as `ROW` says; raises `TraceError`."""
+        """Return the row as `ROW` says; raises `TraceError`."""
         found = self._found(number, row)
         arrival, first, end, queue, ttft, latency, prompt, cached, output, most = found
         status = self._text(row, "status", "")
@@ -128,7 +128,7 @@ class RowReader:
         )
 
     def _found(self, number: int, row: Mapping[str, object]) -> list[int]:
-        """The values of `_NUMBERS`."""
+        """Return the values of `_NUMBERS`."""
         found = [vals.UNKNOWN] * len(_NUMBERS)
         for at, key, path, read in self._numbers:
             value = row.get(key) if key is not None else vals.value_at(row, path)
@@ -142,7 +142,7 @@ class RowReader:
         return found
 
     def _text(self, row: Mapping[str, object], field: str, missing: str) -> str:
-        """A name as text, empty where the row has none; `missing` where the log has no such column."""
+        """Return a name as text, empty where the row has none; `missing` where the log has no such column."""
         if field not in self._paths:
             return missing
         key, path = self._paths[field]
@@ -153,7 +153,7 @@ class RowReader:
         return "" if vals.is_null(value) else str(value)
 
     def _times(self, number: int, arrival: int, first: int, end: int, queue: int) -> tuple[int, int, int]:
-        """When the wait was over, the first token and the end; in order, or the row is refused."""
+        """Return when the wait was over, the first token and the end; in order, or the row is refused."""
         if end < arrival:
             end = self._after(number, "end", end, arrival, "the arrival")
         served = first
@@ -193,7 +193,7 @@ class RowReader:
         raise TraceError(self.path, number, column.name if column else field, expected, found)
 
     def reading(self) -> list[str]:
-        """Which column is what."""
+        """Return which column is what."""
         said = []
         for field, column in self.columns.of.items():
             unit = self._units.get(field)
@@ -203,7 +203,7 @@ class RowReader:
         return said
 
     def notes(self) -> list[str]:
-        """What is odd about the rows."""
+        """Return what is odd about the rows."""
         said = []
         if self._unfinished:
             said.append(f"Requests that failed without any output: {self._unfinished:,}.")
@@ -228,10 +228,10 @@ class RowReader:
 
 
 def _key(column: LogColumn) -> str | None:
-    """The key of a column that does not lead inside."""
+    """Return the key of a column that does not lead inside."""
     return column.path[0] if len(column.path) == 1 else None
 
 
 def _hash(request: str) -> int:
-    """A request's id in 63 bits; UNKNOWN without one."""
+    """Return a request's id in 63 bits; UNKNOWN without one."""
     return int.from_bytes(blake2b(request.encode(), digest_size=8).digest()) >> 1 if request else vals.UNKNOWN

@@ -119,20 +119,20 @@ def _plain(path: Path, text: Sequence[str]) -> LogKind:
 
 
 def json_rows(path: Path, lines: Lines) -> Rows:
-    """A JSON object a line."""
+    """Yield a JSON object a line."""
     for number, line in lines:
         yield number, line if isinstance(line, TraceError) else json_object(path, number, line)
 
 
 def json_list(path: Path, lines: Lines) -> Rows:
-    """One JSON list of objects over the whole file; rows are numbered in it.  The text is held in memory."""
+    """Yield one JSON list of objects over the whole file; rows are numbered in it.  The text is held in memory."""
     items = whole(path, lines, list[msgspec.Raw], "one JSON list, or a JSON object a line")
     for number, item in enumerate(items, 1):
         yield number, json_object(path, number, item)
 
 
 def whole(path: Path, lines: Lines, kind: type[T], expected: str) -> T:
-    """What the JSON is that all lines are together.  Raises `TraceError`."""
+    """Return what the JSON is that all lines are together.  Raises `TraceError`."""
     text = []
     for _, line in lines:
         if isinstance(line, TraceError):
@@ -145,7 +145,7 @@ def whole(path: Path, lines: Lines, kind: type[T], expected: str) -> T:
 
 
 def json_object(path: Path, number: int, text: str | msgspec.Raw) -> dict[str, object] | TraceError:
-    """A row in JSON; `NaN`, which is none, is let pass, since many programs write it."""
+    """Return a row in JSON; `NaN`, which is none, is let pass, since many programs write it."""
     try:
         return _decode(text)
     except msgspec.DecodeError:
@@ -161,7 +161,7 @@ def json_object(path: Path, number: int, text: str | msgspec.Raw) -> dict[str, o
 
 
 def separator_of(text: Sequence[str]) -> str | None:
-    """The separator of these lines, the first of which is a header; None if they have none.
+    """Return the separator of these lines, the first of which is a header; None if they have none.
 
     It is the one by which most lines have as many values as the header, and of equals the one with the most columns.
     """
@@ -179,13 +179,13 @@ def separator_of(text: Sequence[str]) -> str | None:
 
 
 def _header(values: Sequence[str]) -> bool:
-    """Whether these may be names of columns; one may have none, as the first that pandas writes."""
+    """Return whether these may be names of columns; one may have none, as the first that pandas writes."""
     names = [value.strip() for value in values]
     return names.count("") < 2 and all(_NAME.match(name) for name in names if name)
 
 
 def csv_rows(path: Path, lines: Lines, separator: str = ",") -> Rows:
-    """The rows below a header, by the header's names; the header may come again, as in files that were joined."""
+    """Yield the rows below a header, by the header's names; the header may come again, as in files that were joined."""
     csv.field_size_limit(_FIELD_CHARS_MAX)  # prompts may be in there
     text = _Text(lines)
     reader = _csv_reader(text, separator)

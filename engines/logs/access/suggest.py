@@ -60,12 +60,12 @@ class Sampled:
         return ".".join(self.path)
 
     def texts(self) -> list[str]:
-        """Its values as text."""
+        """Return its values as text."""
         return [str(value) for value in self.values if not vals.is_null(value)]
 
 
 def columns_of(rows: Sequence[Mapping[str, object]]) -> Iterator[Sampled]:
-    """All columns with a value in some row, and a name that a map can say."""
+    """Yield all columns with a value in some row, and a name that a map can say."""
     paths: dict[tuple[str, ...], None] = {}
     for row in rows:
         paths |= dict.fromkeys(_paths(row, ()))
@@ -111,12 +111,12 @@ def correlation(one: Floats, other: Floats) -> float:
 
 
 def mostly(holds: npt.NDArray[np.bool_], known: npt.NDArray[np.bool_]) -> bool:
-    """Whether something holds in nearly all rows in which it is known."""
+    """Return whether something holds in nearly all rows in which it is known."""
     return bool(known.any()) and float(holds[known].mean()) >= ALMOST
 
 
 def moment_unit(column: Sampled) -> vals.Unit | None:
-    """The unit in which all values are moments of this century; None if there is none."""
+    """Return the unit in which all values are moments of this century; None if there is none."""
     if column.numbers is None:
         texts = column.texts()
         return "iso" if texts and all(vals.date_of(text) is not None for text in texts) else None
@@ -128,7 +128,7 @@ def moment_unit(column: Sampled) -> vals.Unit | None:
 
 
 def moments_ns(column: Sampled, unit: vals.Unit) -> npt.NDArray[np.int64]:
-    """A column's moments; 0 where there is none."""
+    """Return a column's moments; 0 where there is none."""
     read = vals.moment_reader(unit)
     return np.array(
         [read(value) if there else 0 for value, there in zip(column.values, column.there, strict=True)], dtype=np.int64
@@ -136,7 +136,8 @@ def moments_ns(column: Sampled, unit: vals.Unit) -> npt.NDArray[np.int64]:
 
 
 def is_length(column: Sampled) -> bool:
-    """Whether a column may be lengths of time: numbers that differ, or text with units; rather not whole numbers."""
+    """Return whether a column may be lengths of time: numbers that differ, or text with units; rather not whole
+    numbers."""
     if any(map(vals.names_unit, column.values)):
         return all(map(vals.names_unit, (value for value in column.values if not vals.is_null(value))))
     values = None if column.numbers is None else column.numbers[column.there]
@@ -146,7 +147,7 @@ def is_length(column: Sampled) -> bool:
 
 
 def count_of(column: Sampled) -> Floats | None:
-    """A column as numbers of tokens; None if it is none."""
+    """Return a column as numbers of tokens; None if it is none."""
     values = None if column.numbers is None else column.numbers[column.there]
     if values is None or any(isinstance(value, bool) for value in column.values):
         return None
@@ -155,7 +156,7 @@ def count_of(column: Sampled) -> Floats | None:
 
 
 def is_status(column: Sampled) -> bool:
-    """Whether a column may say how requests ended."""
+    """Return whether a column may say how requests ended."""
     texts = set(column.texts())
     if len(texts) > 20:
         return False
@@ -168,19 +169,19 @@ def is_status(column: Sampled) -> bool:
 
 
 def is_name(column: Sampled) -> bool:
-    """Whether a column may name clients: text, with at least two values that come again."""
+    """Return whether a column may name clients: text, with at least two values that come again."""
     texts = column.texts()
     return column.numbers is None and 2 <= len(set(texts)) <= max(len(texts) // 2, 2)
 
 
 def in_order(times: Floats) -> bool:
-    """Whether times do not fall, from row to row."""
+    """Return whether times do not fall, from row to row."""
     known = times[~np.isnan(times)]
     return len(known) > 2 and float((np.diff(known) >= -TIE_S).mean()) >= ALMOST
 
 
 def lengths_s(column: Sampled, unit: vals.Unit) -> Floats | None:
-    """A column as lengths of time in seconds; None if it is none."""
+    """Return a column as lengths of time in seconds; None if it is none."""
     read = vals.length_reader(unit)
     found = np.full(len(column.values), np.nan)
     for place in map(int, np.flatnonzero(column.there)):
@@ -236,17 +237,17 @@ class _Search:
         self.ok = frozenset[str]()
 
     def take(self, field: str, column: Sampled, unit: Unit | None, reason: str) -> None:
-        """A column is a field."""
+        """Take a column for a field."""
         self.found[field] = LogColumn(column.path, unit)
         self.reasons[field] = reason
 
     def free(self) -> list[Sampled]:
-        """Columns that are nothing yet."""
+        """Return columns that are nothing yet."""
         taken = {column.path for column in self.found.values()}
         return [column for column in self.seen.values() if column.path not in taken]
 
     def by_name(self, known: Columns | None, kind: str) -> None:
-        """What the kind of log is known to have, and what names say, if values can be that."""
+        """Take what the kind of log is known to have, and what names say, if values can be that."""
         for field, column in (known.of if known else {}).items():
             path = next((path for path in (column.path, tuple(column.name.split("."))) if path in self.seen), None)
             if path is not None:
@@ -261,7 +262,7 @@ class _Search:
                 self.doubts.append(f"{seen.name} is called like {field}, but its values are none.")
 
     def _fits(self, field: str, column: Sampled, unit: Unit | None) -> bool:
-        """Whether the values can be what a name says."""
+        """Return whether the values can be what a name says."""
         if field in MOMENTS:
             return column.numbers is not None or all(map(date_of, column.texts()))
         if field in DURATIONS:
@@ -271,7 +272,7 @@ class _Search:
     # --- times ---
 
     def times(self) -> None:
-        """Moments and lengths of time."""
+        """Find moments and lengths of time."""
         moments = self._moments()
         self._order_moments(moments)
         lengths = [column for column in self.free() if column.path not in {each.path for each, _, _ in moments}]
@@ -286,7 +287,7 @@ class _Search:
         self._which_end(moments)
 
     def _moments(self) -> list[tuple[Sampled, Unit, Floats]]:
-        """Columns that are moments, with unit, and in seconds from the first."""
+        """Return columns that are moments, with unit, and in seconds from the first."""
         named = {self.found[field].path for field in MOMENTS if field in self.found}
         found = []
         for column in (*self.free(), *(self.seen[path] for path in named)):
@@ -331,7 +332,7 @@ class _Search:
         return mostly(one <= other + TIE_S, known) and bool((one < other)[known].any())
 
     def _lengths(self, columns: list[Sampled], missing: set[str]) -> None:
-        """The latency is the longest length of time, and the time to the first token a part of it."""
+        """Take the longest length of time as the latency, and a part of it as the time to the first token."""
         outputs = self._named_numbers("output_tokens")
         if "latency" in missing:
             whole = self._longest(columns)
@@ -369,7 +370,7 @@ class _Search:
             self.doubts.append(f"{column.name} may be the time after the first token, not the one up to it.")
 
     def _longest(self, columns: list[Sampled]) -> Sampled | None:
-        """The column that is above all others in each row, in some unit of each."""
+        """Return the column that is above all others in each row, in some unit of each."""
         seconds = [(column, lengths_s(column, self._unit(column))) for column in columns]
         known = [(column, length) for column, length in seconds if length is not None]
         for column, length in known:
@@ -379,7 +380,8 @@ class _Search:
         return None
 
     def _unit(self, column: Sampled) -> Unit:
-        """The unit of a whole latency: the largest in which half of all tokens take no longer than `TOKEN_S_MAX`."""
+        """Return the unit of a whole latency: the largest in which half of all tokens take no longer than
+        `TOKEN_S_MAX`."""
         if any(map(names_unit, column.values)):
             return "s"
         outputs = self._named_numbers("output_tokens")
@@ -405,7 +407,8 @@ class _Search:
         )
 
     def _part_unit(self, column: Sampled, took: Floats) -> Unit | None:
-        """The largest unit in which a length is a part of the whole, in each row, and not nearly nothing of it."""
+        """Return the largest unit in which a length is a part of the whole, in each row, and not nearly nothing of
+        it."""
         if any(map(names_unit, column.values)):
             return "s"
         for unit in LENGTH_UNITS:
@@ -419,15 +422,16 @@ class _Search:
         return None
 
     def _decoding(self, seconds: Floats, took: Floats, outputs: Floats | None, counts: Sequence[Floats]) -> float:
-        """How much a length rises with a number of tokens, beyond what the rest of the latency does: what is generated
-        takes its time after the first token."""
+        """Return how much a length rises with a number of tokens, beyond what the rest of the latency does: what is
+        generated takes its time after the first token."""
         candidates = [outputs] if outputs is not None else list(counts)
         return max(
             (correlation(seconds, count) - correlation(took - seconds, count) for count in candidates), default=0.0
         )
 
     def _which_end(self, moments: list[tuple[Sampled, Unit, Floats]]) -> None:
-        """Whether the only moment is an arrival or an end: rows are written when requests end, so ends are in order."""
+        """Decide whether the only moment is an arrival or an end: rows are written when requests end, so ends are in
+        order."""
         took = self._took_s()
         if (
             "arrival" not in self.found
@@ -454,7 +458,7 @@ class _Search:
     # --- tokens ---
 
     def tokens(self) -> None:
-        """Prompts and outputs."""
+        """Find prompts and outputs."""
         wanted = [field for field in ("prompt_tokens", "output_tokens") if field not in self.found]
         counts = {column.path: count for column in self.free() if (count := count_of(column)) is not None}
         counts = {path: count for path, count in counts.items() if not is_status(self.seen[path])}
@@ -479,7 +483,7 @@ class _Search:
     def _total(
         self, counts: Mapping[tuple[str, ...], Floats], wanted: Sequence[str]
     ) -> tuple[tuple[str, ...], ...] | None:
-        """Two columns that add up to a third."""
+        """Return two columns that add up to a third."""
         known = [self._named_numbers(field) for field in ("prompt_tokens", "output_tokens") if field not in wanted]
         for one, other in combinations(counts, 2):
             if len(wanted) < 2:
@@ -496,7 +500,7 @@ class _Search:
         return None
 
     def _output(self, counts: Mapping[tuple[str, ...], Floats], decode: Floats | None, why: str) -> None:
-        """The output rises and falls with the time after the first token."""
+        """Find the output, which rises and falls with the time after the first token."""
         if len(counts) == 1 and "prompt_tokens" not in self.found:
             self.doubts.append(f"{'.'.join(next(iter(counts)))} may be the prompt's tokens as well as the output's.")
         if decode is None:
@@ -521,7 +525,7 @@ class _Search:
             self.doubts.append(f"{'.'.join(chosen)} hardly rises with the time that answers took.")
 
     def _prompt(self, counts: Mapping[tuple[str, ...], Floats], first: Floats | None, why: str) -> None:
-        """The prompt rises and falls with the time to the first token, and is long."""
+        """Find the prompt, which rises and falls with the time to the first token, and is long."""
         if not counts:
             return
         largest = max(counts, key=lambda path: float(np.nanmedian(counts[path])))
@@ -541,7 +545,7 @@ class _Search:
     # --- names ---
 
     def names(self) -> None:
-        """Status and client."""
+        """Find status and client."""
         texts = {column.path: column for column in self.free() if moment_unit(column) is None}
         if "status" not in self.found:
             codes = [column for column in texts.values() if is_status(column)]
@@ -564,7 +568,7 @@ class _Search:
             self.doubts.append("No column seems to name clients.")
 
     def _statuses(self) -> None:
-        """A word that is not understood, and stands at most answers, means success."""
+        """Take a word that is not understood, and stands at most answers, as success."""
         column = self.found.get("status")
         if column is None:
             return
@@ -582,7 +586,7 @@ class _Search:
         return None if column is None else self.seen[column.path].numbers
 
     def _took_s(self) -> Floats | None:
-        """How long requests took, as far as that is found."""
+        """Return how long requests took, as far as that is found."""
         if "latency" in self.found:
             return self._found_length("latency")
         ends = [self._found_moment(field) for field in ("arrival", "end")]
@@ -608,7 +612,7 @@ class _Search:
         return np.where(seen.there, whole / 1e9, np.nan)
 
     def suggestion(self, path: Path) -> Suggestion:
-        """The map; raises `TraceError` if it lacks what a log must have."""
+        """Return the map; raises `TraceError` if it lacks what a log must have."""
         have = set(self.found)
         missing = [
             what

@@ -43,14 +43,14 @@ class ValueFault(Exception):
 
 
 def is_null(value: object) -> bool:
-    """Whether a value stands for nothing."""
+    """Return whether a value stands for nothing."""
     if type(value) is str:
         return value in NULLS or value.isspace()
     return value is None or value != value
 
 
 def value_at(row: Mapping[str, object], path: tuple[str, ...]) -> object:
-    """What the keys lead to in a row; None if there is nothing."""
+    """Return what the keys lead to in a row; None if there is nothing."""
     found: object = row
     for key in path:
         if type(found) is not dict:
@@ -60,7 +60,7 @@ def value_at(row: Mapping[str, object], path: tuple[str, ...]) -> object:
 
 
 def number(value: object, expected: str, whole: bool = False) -> int | float:
-    """A finite number, written as one or as text; `whole` says that a fraction is out of the question."""
+    """Return a finite number, written as one or as text; `whole` says that a fraction is out of the question."""
     if type(value) is int or type(value) is float:
         found: int | float = value
     elif type(value) is str:
@@ -81,7 +81,7 @@ _DECIMAL = re.compile(r"(\d+|\d{1,3}(\.\d{3})+),\d+")
 
 
 def _plain(text: str, whole: bool) -> str:
-    """A number with commas without them.  Raises `ValueFault` where a comma may mean either, as in 1,234."""
+    """Return a number with commas without them.  Raises `ValueFault` where a comma may mean either, as in 1,234."""
     text = text.strip()
     if _THOUSANDS.fullmatch(text):
         if whole or text.count(",") > 1:
@@ -119,7 +119,7 @@ YEAR = 2000
 
 
 def unit_of_moment(value: object) -> Unit:
-    """The unit in which a moment seems to be written: text that is no number is a date, numbers tell by size."""
+    """Return the unit in which a moment seems to be written: text that is no number is a date, numbers tell by size."""
     try:
         size = abs(number(value, ""))
     except ValueFault:
@@ -128,7 +128,7 @@ def unit_of_moment(value: object) -> Unit:
 
 
 def moment_reader(unit: Unit) -> Read:
-    """Reads moments in a unit, as nanoseconds since 1970 (or since whenever the log counts from)."""
+    """Read moments in a unit, as nanoseconds since 1970 (or since whenever the log counts from)."""
     if unit == "iso":
         return _dated_ns
     scale = NS[unit]
@@ -157,7 +157,7 @@ def _dated_ns(value: object) -> int:
 
 
 def date_of(value: object) -> datetime | None:
-    """A date and time as it stands in a log, with its zone if it has one; None for what is none.
+    """Return a date and time as it stands in a log, with its zone if it has one; None for what is none.
 
     Without a year it is one of `YEAR`.
     """
@@ -218,7 +218,7 @@ _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:[.,]\d+)?)")
 
 
 def length_reader(unit: Unit) -> Read:
-    """Reads lengths of time in a unit, as nanoseconds; a value with units of its own (323ms, 1m2.5s) is in these."""
+    """Read lengths of time in a unit, as nanoseconds; a value with units of its own (323ms, 1m2.5s) is in these."""
     scale = NS[unit]
     expected, most = f"a length of time in {unit}, not negative", LENGTH_S_MAX * NS["s"]
 
@@ -236,7 +236,7 @@ def length_reader(unit: Unit) -> Read:
 
 
 def _named_ns(value: object, expected: str) -> float | None:
-    """A length of time that names its units, or is written as on a clock; None for one that does not."""
+    """Return a length of time that names its units, or is written as on a clock; None for one that does not."""
     text = str(value).strip().lower()
     clock = _CLOCK.fullmatch(text)
     if clock is not None:
@@ -253,7 +253,7 @@ def _named_ns(value: object, expected: str) -> float | None:
 
 
 def names_unit(value: object) -> bool:
-    """Whether a length of time says itself in which unit it is."""
+    """Return whether a length of time says itself in which unit it is."""
     try:
         return type(value) is str and not is_null(value) and _named_ns(value, "") is not None
     except ValueFault:  # a unit that is none, as in 5b3c
@@ -261,7 +261,7 @@ def names_unit(value: object) -> bool:
 
 
 def tokens(value: object) -> int:
-    """A number of tokens."""
+    """Return a number of tokens."""
     if type(value) is int and 0 <= value <= TOKENS_MAX:
         return value
     expected = f"a whole number of tokens from 0 to {TOKENS_MAX}"
@@ -287,7 +287,7 @@ _FALSE = frozenset({"false", "0", "no"})
 
 
 def outcome_of(status: str, ok: frozenset[str]) -> Ending:
-    """How a request ended, by its status.
+    """Return how a request ended, by its status.
 
     Without `ok` an HTTP status tells (2xx finished, 499 given up, other 4xx and 503 refused), or a usual word.  With
     `ok`, only those statuses mean success.
@@ -303,6 +303,6 @@ def outcome_of(status: str, ok: frozenset[str]) -> Ending:
 
 
 def streamed_of(value: object) -> int:
-    """Whether an answer was streamed: 1, 0 or UNKNOWN."""
+    """Return whether an answer was streamed: 1, 0 or UNKNOWN."""
     text = str(value).lower()
     return 1 if text in _TRUE else 0 if text in _FALSE else UNKNOWN

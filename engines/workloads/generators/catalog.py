@@ -27,7 +27,8 @@ PARTS_MAX = 64
 
 
 def demo(*, misbehave: sampling.Misbehave = "longer-prefix", seed: int = 0) -> Workload:
-    """The embedded default: a small `tree-of-thoughts` of four clients, the first of which sends longer questions."""
+    """Return the embedded default: a small `tree-of-thoughts` of four clients, the first of which sends longer
+    questions."""
     made = tree_of_thoughts(misbehave=misbehave, seed=seed, clients=4, trees=8, rate=2.0)
     return replace(made, name="demo")
 
@@ -106,7 +107,8 @@ def _mixture(
 
 
 def _programs(jobs: Sequence[Job]) -> list[list[Job]]:
-    """The jobs of each program, in order; calls that depend on one another are a program even if they name none."""
+    """Return the jobs of each program, in order; calls that depend on one another are a program even if they name
+    none."""
     found: dict[int, list[Job]] = {}
     of_request: dict[int, int] = {}
     for job in jobs:

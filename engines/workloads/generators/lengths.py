@@ -85,7 +85,7 @@ def azure_chat(
     gaps: sampling.Gaps = None,
     max_output_tokens: _Declared = 1_000,
 ) -> Workload:
-    """The workload of the conversations."""
+    """Return the workload of the conversations."""
     timing = sampling.Timing(rate, arrivals, cv, gaps)
     return _workload("azure-chat", CHAT, seed, requests, clients, timing, max_output_tokens)
 
@@ -101,7 +101,7 @@ def azure_code(
     gaps: sampling.Gaps = None,
     max_output_tokens: _Declared = 1_000,
 ) -> Workload:
-    """The workload of the code completions."""
+    """Return the workload of the code completions."""
     timing = sampling.Timing(rate, arrivals, cv, gaps)
     return _workload("azure-code", CODE, seed, requests, clients, timing, max_output_tokens)
 
@@ -141,7 +141,7 @@ def sharegpt(
     heavy_prompt: Annotated[sampling.Size, sampling.about("a prompt of more tokens is heavy")] = HEAVY_PROMPT,
     heavy_output: Annotated[sampling.Size, sampling.about("an output of more tokens is heavy")] = HEAVY_OUTPUT,
 ) -> Workload:
-    """The workload of one class, or of all."""
+    """Return the workload of one class, or of all."""
     rng, _ = sampling.streams(seed, 0)
     of_requests = [_CLASSES[number % 4] if phases == "mixed" else phases for number in range(requests)]
     if max(heavy_prompt, heavy_output) >= TOKENS:

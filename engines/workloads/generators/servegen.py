@@ -71,7 +71,7 @@ def servegen(
         Size | None, about("declared limit of outputs; null: the largest that is drawn")
     ] = None,
 ) -> Workload:
-    """The workload of a folder of clients."""
+    """Return the workload of a folder of clients."""
     if not folder:
         raise WorkloadError(
             "workload servegen: expected the folder of a model's clients, as servegen:data/language/m-large"
@@ -137,7 +137,7 @@ def _at(found: _Distribution, quantiles: npt.NDArray[np.float64]) -> npt.NDArray
 
 
 def _clients(folder: Path, start_s: int, end_s: int) -> Iterator[_Client]:
-    """The clients that send something in a span of time.  Raises `TraceError`."""
+    """Yield the clients that send something in a span of time.  Raises `TraceError`."""
     try:
         numbers = sorted(int(found[1]) for path in folder.iterdir() if (found := _CHUNK.fullmatch(path.name)))
     except OSError as error:
@@ -161,7 +161,7 @@ def _text(path: Path) -> str:
 
 
 def _windows(path: Path, start_s: int, end_s: int) -> Iterator[_Window]:
-    """The windows with requests, cut to a span of time."""
+    """Yield the windows with requests, cut to a span of time."""
     rows: list[tuple[int, float, str, float]] = []
     for number, values in enumerate(csv.reader(_text(path).splitlines()), 1):
         expected = "second, rate, variation, Gamma or Weibull or nothing, shape, scale"
@@ -185,7 +185,7 @@ def _windows(path: Path, start_s: int, end_s: int) -> Iterator[_Window]:
 
 
 def _lengths(path: Path) -> dict[int, dict[str, _Distribution]]:
-    """The distributions of lengths by the second from which they hold, in order; empty ones are left out."""
+    """Return the distributions of lengths by the second from which they hold, in order; empty ones are left out."""
     expected = "by second and kind of length a distribution, as {12: 0.25, 80: 0.75}"
     try:
         document = msgspec.json.decode(_text(path), type=dict[str, dict[str, str]])
@@ -205,7 +205,7 @@ def _lengths(path: Path) -> dict[int, dict[str, _Distribution]]:
 
 
 def _distribution(text: str) -> _Distribution:
-    """What is written as {value: probability, ...}.  Raises `ValueError`."""
+    """Return what is written as {value: probability, ...}.  Raises `ValueError`."""
     pairs = [pair.split(":") for pair in text.strip().removeprefix("{").removesuffix("}").split(",")]
     values = np.array([int(value) for value, _ in pairs], dtype=np.int64)
     weights = np.array([float(weight) for _, weight in pairs])

@@ -113,7 +113,7 @@ def _sent(
     waited: bool = True,
     from_ns: int = 0,
 ) -> Iterator[_Sent]:
-    """All calls of a session, flat."""
+    """Yield all calls of a session, flat."""
     for place, call in enumerate(calls):
         start_ns = number_ns(path, line, "t", call.t, "seconds")
         if start_ns < from_ns:  # older files count from the start of the subagent
@@ -129,7 +129,7 @@ def _sent(
 
 
 def _before(earlier: Sequence[_Sent], sent: _Sent) -> int | None:
-    """The place of the call that this one was sent after: of those that had ended, the one that ended last."""
+    """Return the place of the call that this one was sent after: of those that had ended, the one that ended last."""
     own = [
         place
         for place, other in enumerate(earlier)

@@ -73,7 +73,8 @@ def read_azure(path: Path) -> Iterator[rows.TraceRow]:
 
 
 def _time_ns(path: Path, row: int, text: str, days: dict[str, int]) -> int:
-    """Nanoseconds since year 1; `days` remembers the dates already seen, since parsing one costs more than the rest."""
+    """Return nanoseconds since year 1; `days` remembers the dates already seen, since parsing one costs more than the
+    rest."""
     match = _TIMESTAMP.fullmatch(text)
     if match:
         day, hours, minutes, seconds, fraction = match.groups()

@@ -35,7 +35,7 @@ Column = npt.NDArray[np.int64]
 
 
 def recognise(path: Path) -> TraceFormat:
-    """The format that knows most of the names in the file's first line.
+    """Return the format that knows most of the names in the file's first line.
 
     Raises `TraceError` when the file is empty or unreadable, or no format knows any of them, and for a pipe, whose
     first line could not be read again.
@@ -61,7 +61,8 @@ def recognise(path: Path) -> TraceFormat:
 
 
 def format_of(path: Path, name: str | None) -> TraceFormat:
-    """The format called `name`, or the one recognised when it is None.  Raises `WorkloadError` on an unknown name."""
+    """Return the format called `name`, or the one recognised when it is None.  Raises `WorkloadError` on an unknown
+    name."""
     if name is None:
         return recognise(path)
     if name not in FORMATS:

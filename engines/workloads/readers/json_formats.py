@@ -124,7 +124,7 @@ def read_mooncake(path: Path) -> Iterator[TraceRow]:
 
 
 def prompt_of(path: Path, row: int, tokens: int, hash_ids: list[int], block_tokens: int) -> Prompt:
-    """The prompt whose blocks are named by `hash_ids`, of which the last may name a block filled only partly."""
+    """Return the prompt whose blocks are named by `hash_ids`, of which the last may name a block filled only partly."""
     whole = tokens // block_tokens
     blocks_max = -(-tokens // block_tokens)
     if len(hash_ids) > blocks_max:
@@ -238,5 +238,5 @@ def _row(job: Job, client: Client) -> MooncakeRow:
 
 
 def _ms(ns: int) -> Ms:
-    """Milliseconds, exactly: a whole number where it is one."""
+    """Return milliseconds, exactly: a whole number where it is one."""
     return ns // 10**6 if ns % 10**6 == 0 else Decimal(ns).scaleb(-6)

@@ -77,7 +77,8 @@ class TraceFormat:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of each line, without its end.  Raises `TraceError` on unreadable or undecodable."""
+    """Yield number (from 1) and text of each line, without its end.  Raises `TraceError` on unreadable or
+    undecodable."""
     with closing(Source(path)) as source:
         for row, text in source.lines():
             if isinstance(text, TraceError):
@@ -132,7 +133,7 @@ def read_objects(path: Path, kind: type[_Object]) -> Iterator[tuple[int, _Object
 
 
 def _misfit(path: Path, row: int, text: str, message: str) -> TraceError:
-    """The decoder's complaint as a `TraceError`: its field, what it wanted, and the value that stands there."""
+    """Return the decoder's complaint as a `TraceError`: its field, what it wanted, and the value that stands there."""
     at, named = _AT_FIELD.search(message), _NAMED_FIELD.search(message)
     if named:
         field = f"{at[1]}.{named[2]}" if at else named[2]
@@ -147,7 +148,7 @@ def _misfit(path: Path, row: int, text: str, message: str) -> TraceError:
 
 
 def count(path: Path, row: int, field: str, text: str, *, low: int = 1, high: int = TOKENS_MAX) -> int:
-    """A whole number from `low` to `high`, by default a length in tokens."""
+    """Return a whole number from `low` to `high`, by default a length in tokens."""
     if text.isdigit() and text.isascii() and len(text) <= 19 and low <= (value := int(text)) <= high:
         return value
     what = "number of tokens" if high == TOKENS_MAX else "number"
@@ -155,7 +156,7 @@ def count(path: Path, row: int, field: str, text: str, *, low: int = 1, high: in
 
 
 def seconds_ns(path: Path, row: int, field: str, text: str) -> int:
-    """Nanoseconds in a decimal number of seconds that is not negative."""
+    """Return nanoseconds in a decimal number of seconds that is not negative."""
     match = _DECIMAL.fullmatch(text)
     if match:
         value = int(match[1]) * NS_PER_S + int(((match[2] or "") + "000000000")[:9])
@@ -169,7 +170,7 @@ def seconds_ns(path: Path, row: int, field: str, text: str) -> int:
 
 
 def number_ns(path: Path, row: int, field: str, value: int | Decimal, unit: str = "milliseconds") -> int:
-    """Nanoseconds in a number of seconds or milliseconds that is not negative."""
+    """Return nanoseconds in a number of seconds or milliseconds that is not negative."""
     digits, most = _UNITS[unit]
     if isinstance(value, int):
         ns = value * int(10**digits)

@@ -71,7 +71,7 @@ class Source:
         return self._raw.done
 
     def lines(self) -> Lines:
-        """Number (from 1) and text of each line."""
+        """Yield number (from 1) and text of each line."""
         number = 0
         try:
             if self._wide:
@@ -170,7 +170,7 @@ def _standard_input() -> io.FileIO:
 
 
 def _zstd() -> Any:
-    """The module that unpacks zstd; None where there is none."""
+    """Return the module that unpacks zstd; None where there is none."""
     for name in ("compression.zstd", "backports.zstd"):
         with suppress(ModuleNotFoundError):
             return import_module(name)

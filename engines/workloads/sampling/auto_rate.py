@@ -59,7 +59,7 @@ class Saturation:
 
 
 def saturation(workload: Workload, workers: Sequence[WorkerSpec] = ONE_WORKER) -> Saturation:
-    """The estimate for a workload on these workers; O(requests x (log + sqrt) of what is cached)."""
+    """Return the estimate for a workload on these workers; O(requests x (log + sqrt) of what is cached)."""
     jobs = workload.jobs
     missed = missed_tokens(jobs, sum(worker.capacity for worker in workers))
     prompts = [job.request.prompt_tokens for job in jobs]

@@ -70,7 +70,7 @@ def uniform_ns(rng: np.random.Generator, *, span_s: float, count: int) -> list[i
 
 
 def _bursty_gaps(rng: np.random.Generator, rate: float, count: int) -> npt.NDArray[np.float64]:
-    """Gaps on a clock that runs only in bursts, plus every silence that began since the arrival before."""
+    """Return gaps on a clock that runs only in bursts, plus every silence that began since the arrival before."""
     busy = np.cumsum(rng.exponential(1 / (2 * rate), size=count))
     ends: list[float] = []
     end = 0.0
@@ -94,7 +94,7 @@ def _azure_gaps(rng: np.random.Generator, rate: float, count: int) -> npt.NDArra
 
 
 def _functions_gaps(rng: np.random.Generator, rate: float, count: int) -> npt.NDArray[np.float64]:
-    """Gaps on a clock that runs by the rate of each stretch of five seconds."""
+    """Return gaps on a clock that runs by the rate of each stretch of five seconds."""
     work = np.cumsum(rng.exponential(size=count))
     ends = np.zeros(1)
     while ends[-1] <= work[-1]:
@@ -145,7 +145,8 @@ def apportioned(total: int, shares: npt.NDArray[np.float64]) -> list[int]:
 def spread_lengths(
     rng: np.random.Generator, counts: Sequence[int], *, mean: float, sd: float, low: int = 1, high: int | None = None
 ) -> list[int]:
-    """A length for each document, such that over requests (`counts[i]` of document i) they have this mean and spread.
+    """Return a length for each document, such that over requests (`counts[i]` of document i) they have this mean and
+    spread.
 
     Log-normal quantiles in random order, moved and stretched to fit, then cut at `low`.  Random lengths of a few dozen
     documents would miss the mean and spread by chance; here the seed decides only which document gets which length.

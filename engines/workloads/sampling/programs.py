@@ -72,7 +72,8 @@ class Program(msgspec.Struct, frozen=True):
 
 
 def downstream_levels(calls: Sequence[LlmCall]) -> list[int]:
-    """For each call how many others have to follow it one after the other: the longest chain that waits for it."""
+    """Return for each call how many others have to follow it one after the other: the longest chain that waits for
+    it."""
     levels = [0] * len(calls)
     for place in reversed(range(len(calls))):
         for parent in calls[place].after:
@@ -88,7 +89,7 @@ def client_names(clients: int, misbehave: Misbehave = "none") -> list[str]:
 
 
 def streams(seed: int, client: int) -> tuple[np.random.Generator, TokenSource]:
-    """The client's own random numbers and tokens."""
+    """Return the client's own random numbers and tokens."""
     return np.random.default_rng((seed, client)), TokenSource(seed, client)
 
 
@@ -140,7 +141,7 @@ class Timing(NamedTuple):
     gaps: GapFile
 
     def starts_ns(self, rng: np.random.Generator, *, programs: int, requests: int) -> list[int]:
-        """Starts of so many programs, in order, such that requests come at the rate in the long run.
+        """Return starts of so many programs, in order, such that requests come at the rate in the long run.
 
         With `auto` one a second comes: `generate` multiplies the rate by what the workers can do.
         """
@@ -150,7 +151,7 @@ class Timing(NamedTuple):
         return trace_times_ns(Path(self.gaps), rate=rate, count=programs)
 
     def of(self, rng: np.random.Generator, programs: Sequence[Program]) -> list[Program]:
-        """The programs in their order, each with its start."""
+        """Return the programs in their order, each with its start."""
         requests = sum(len(program.calls) for program in programs)
         times = self.starts_ns(rng, programs=len(programs), requests=requests)
         return [replace(program, arrival_ns=time) for program, time in zip(programs, times, strict=True)]
@@ -182,14 +183,15 @@ TIME_NS_MAX = 2**60
 
 
 def rate_ratio(rate_scale: float) -> Fraction:
-    """The factor exactly as its decimal is written.  Raises `WorkloadError` unless it is from 1e-9 to 1e9."""
+    """Return the factor exactly as its decimal is written.  Raises `WorkloadError` unless it is from 1e-9 to 1e9."""
     if not 1e-9 <= rate_scale <= 1e9:
         raise WorkloadError(f"rate scale: expected a positive finite number, from 1e-9 to 1e9, found {rate_scale}")
     return Fraction(repr(float(rate_scale)))
 
 
 def scaled_ns(time_ns: int, ratio: Fraction) -> int:
-    """A time at `ratio` times the rate, rounded down to a nanosecond.  Raises `WorkloadError` beyond `TIME_NS_MAX`."""
+    """Return a time at `ratio` times the rate, rounded down to a nanosecond.  Raises `WorkloadError` beyond
+    `TIME_NS_MAX`."""
     scaled = time_ns * ratio.denominator // ratio.numerator
     if scaled > TIME_NS_MAX and ratio < 1:
         years = scaled // (365 * 86_400 * 10**9)
@@ -198,7 +200,7 @@ def scaled_ns(time_ns: int, ratio: Fraction) -> int:
 
 
 def rate_notes(ratio: Fraction) -> tuple[str, ...]:
-    """What a report must say about a scaled rate: nothing when it is 1."""
+    """Return what a report must say about a scaled rate: nothing when it is 1."""
     if ratio == 1:
         return ()
     return (f"Arrival rates are multiplied by {float(ratio):g}; think times and cancellations are as they were.",)

@@ -32,14 +32,14 @@ class TokenSource:
         self._next = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
 
     def fresh(self, count: int) -> Tokens:
-        """The next `count` tokens, never given out before."""
+        """Return the next `count` tokens, never given out before."""
         counters = np.arange(count, dtype=np.uint64) + np.uint64(self._next)
         self._next = (self._next + count) % 2**64
         return _mixed(counters)
 
 
 def prompt_of(*parts: Tokens) -> Prompt:
-    """The prompt whose content is the parts one after another, in blocks of `BLOCK_TOKENS`; O(tokens)."""
+    """Return the prompt whose content is the parts one after another, in blocks of `BLOCK_TOKENS`; O(tokens)."""
     return EMPTY_TEXT.then(*parts).prompt()
 
 
@@ -58,7 +58,7 @@ class Text(NamedTuple):
         return len(self.keys) // KEY_BYTES * BLOCK_TOKENS + len(self.rest)
 
     def then(self, *parts: Tokens) -> "Text":
-        """This content and the parts after it."""
+        """Return this content and the parts after it."""
         content = np.concatenate((self.rest, *parts))
         blocks = len(content) // BLOCK_TOKENS
         whole = content[: blocks * BLOCK_TOKENS].reshape(blocks, BLOCK_TOKENS)
@@ -66,7 +66,7 @@ class Text(NamedTuple):
         return Text(self.keys + keys.astype("<i8", copy=False).tobytes(), content[blocks * BLOCK_TOKENS :])
 
     def prompt(self) -> Prompt:
-        """The prompt of this content."""
+        """Return the prompt of this content."""
         return Prompt.from_keys(self.keys, block_tokens=BLOCK_TOKENS, tokens=self.tokens)
 
 
@@ -74,7 +74,8 @@ EMPTY_TEXT = Text(b"", np.empty(0, dtype=np.uint64))
 
 
 def _mixed(values: Tokens) -> Tokens:
-    """A bijection of 64 bits that scatters neighbours (the finaliser of SplitMix64, Steele et al., OOPSLA 2014)."""
+    """Return a bijection of 64 bits that scatters neighbours (the finaliser of SplitMix64, Steele et al., OOPSLA
+    2014)."""
     values = values * _STEP
     values = (values ^ (values >> np.uint64(30))) * _MULTIPLY_1
     values = (values ^ (values >> np.uint64(27))) * _MULTIPLY_2

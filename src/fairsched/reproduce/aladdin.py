@@ -85,7 +85,7 @@ def _spec(router: str | AnyClusterPolicy, predictor: Predictor) -> RunSpec:
 def _workers(
     jobs: Workload, router: str | AnyClusterPolicy, model: LatencyModel, seed: int, *, at_least: int = 1
 ) -> int:
-    """The fewest workers with which every request keeps its targets."""
+    """Return the fewest workers with which every request keeps its targets."""
     measure = measured(jobs, _spec(router, Bucketed(seed=seed)), Cluster(model))
     found = fewest(measure, 1.0, at_least=at_least, at_most=WORKERS_MAX).workers
     if found is None and isinstance(router, Aladdin):
@@ -95,13 +95,13 @@ def _workers(
 
 @lru_cache(maxsize=16)
 def _aladdin_workers(on: Platform, rate_rps: int, seed: int) -> int:
-    """Aladdin's workers on lengths as of ShareGPT; rows 18 and 19 share them."""
+    """Return Aladdin's workers on lengths as of ShareGPT; rows 18 and 19 share them."""
     jobs = _sharegpt(rate_rps, SPAN_S, seed)
     return _workers(jobs, _aladdin(), PRESETS[on.model], seed, at_least=max(rate_rps * 3 // 10, 1))
 
 
 def _up_to(figure: str, about: str, printed: str, high: float) -> Printed:
-    """A cell of a sweep of which only the best is printed: at least no loss, at most what is printed."""
+    """Return a cell of a sweep of which only the best is printed: at least no loss, at most what is printed."""
     return Printed(figure, about, f"up to {printed}", 0.0, high, neutral=0.0)
 
 
@@ -138,7 +138,7 @@ _ALIKE = "requests differ, and JSQ counts them as equal"
     seconds=45,
 )
 def fewer_gpus(on: Platform, seed: int) -> Figures:
-    """GPUs of Aladdin and of the baselines by rate, and with requests that are alike."""
+    """Return GPUs of Aladdin and of the baselines by rate, and with requests that are alike."""
     model, found = PRESETS[on.model], dict[str, float]()
     needed: dict[str, dict[float, float]] = {name: {} for name in ("Aladdin", "JSQ", "P2C", "default")}
     for rate in _RATES:
@@ -177,7 +177,7 @@ def fewer_gpus(on: Platform, seed: int) -> Figures:
     seconds=20,
 )
 def fewer_gpus_azure(on: Platform, seed: int) -> Figures:
-    """GPUs of Aladdin and of the baselines, and with requests that are alike."""
+    """Return GPUs of Aladdin and of the baselines, and with requests that are alike."""
     jobs = _azure(on, 10, 600, AZURE_TTFT_MS, TPOT_MS, seed)
     model, policy = PRESETS[on.model], _aladdin(ttft_ms=AZURE_TTFT_MS, longest=6_200)
     aladdin = _workers(jobs, policy, model, seed, at_least=10)
@@ -208,7 +208,7 @@ def fewer_gpus_azure(on: Platform, seed: int) -> Figures:
     seconds=12,
 )
 def fewer_decode_gpus(on: Platform, seed: int) -> Figures:
-    """GPUs of a pool that only decodes."""
+    """Return GPUs of a pool that only decodes."""
     model = decode_only(PRESETS[on.model])
     jobs, found = _sharegpt(20, SPAN_S, seed), dict[str, float]()
     for kind, work in (("", jobs), ("alike ", runs.alike(jobs))):
@@ -232,7 +232,7 @@ _LINE = (10, 20, 30, 40)
     seconds=20,
 )
 def linear_in_rate(on: Platform, seed: int) -> Figures:
-    """Workers by rate, and how near they are to a line."""
+    """Return workers by rate, and how near they are to a line."""
     points = {float(rate): float(_aladdin_workers(on, rate, seed)) for rate in _LINE}
     return {"R^2": line(list(points.items())).r2, "Aladdin": points}
 
@@ -261,7 +261,7 @@ _MODES: tuple[Literal["rebalance", "ignore"], ...] = ("rebalance", "ignore")
     seconds=12,
 )
 def rebalancing(on: Platform, seed: int) -> Figures:
-    """Requests that miss a target without re-balancing less those with it."""
+    """Return requests that miss a target without re-balancing less those with it."""
     jobs = _azure(on, 20, 1_200, AZURE_TTFT_MS, 50, seed)
     found = {}
     for name, ms, predictor in (

@@ -35,7 +35,7 @@ SHORT, LONG, OWN, OUTPUTS = 2_000, 16_000, 200, 100
 
 
 def _keys(*parts: tuple[int, int]) -> Prompt:
-    """A prompt of runs (token, how many), token by token."""
+    """Return a prompt of runs (token, how many), token by token."""
     return Prompt.from_keys(np.concatenate([np.full(count, token) for token, count in parts]))
 
 
@@ -44,7 +44,7 @@ def _ratio(prompts: list[Prompt], grouping: Grouping = "exact") -> float:
 
 
 def _exactly(figure: str, about: str, percent: float) -> Printed:
-    """A share that must come out as printed, to two decimals."""
+    """Return a share that must come out as printed, to two decimals."""
     return number(figure, about, f"{percent:.2f} %", percent, neutral=None, decimals=2)
 
 
@@ -64,7 +64,7 @@ def _exactly(figure: str, about: str, percent: float) -> Printed:
     quick=True,
 )
 def one_level(on: Platform, seed: int) -> Figures:
-    """16 prompts share all but 200 tokens."""
+    """Let 16 prompts share all but 200 tokens."""
     return {
         str(prefix): _ratio([_keys((g, prefix), (100 + i, 200)) for g in range(4) for i in range(16)])
         for prefix in (2_000, 16_000)
@@ -91,7 +91,7 @@ def one_level(on: Platform, seed: int) -> Figures:
     quick=True,
 )
 def two_levels(on: Platform, seed: int) -> Figures:
-    """50 documents, 64 parts of each, 2 prompts about each part, of 1,000 tokens."""
+    """Return 50 documents, 64 parts of each, 2 prompts about each part, of 1,000 tokens."""
     found: dict[str, float] = {}
     for setting, document, part in (("A", 490, 11), ("B", 400, 101)):
         own = 1_000 - document - part
@@ -142,7 +142,7 @@ class PromptSet:
 
 
 def _lomax(rng: np.random.Generator, size: int) -> Ints:
-    """10 + 25 Lomax(1.5), cut at 512: mean 50, median 25."""
+    """Draw 10 + 25 Lomax(1.5), cut at 512: mean 50, median 25."""
     return np.minimum(10 + 25 * rng.pareto(1.5, size), 512).astype(np.int64)
 
 
@@ -163,7 +163,7 @@ def _served(batch: PromptSet, policy: str, on: Platform, seed: int) -> tuple[flo
 
 
 def _kept(prefix: int, ample: int, on: Platform, seed: int) -> dict[str, float]:
-    """The shares kept by an LRU cache, as they come, sorted, and with memory for all prefixes; and by groups."""
+    """Return the shares kept by an LRU cache, as they come, sorted, and with memory for all prefixes; and by groups."""
     mixed, in_order = PromptSet(prefix), PromptSet(prefix, in_order=True)
     lru, grouped = _served(mixed, "fcfs", on, seed)[0], _served(mixed, "batchllm", on, seed)[0]
     held = attrs.evolve(on, kv_capacity_tokens=ample)
@@ -208,7 +208,7 @@ def _kept_claims(lru: float, grouped: float, times: float) -> tuple[Printed, ...
     axes=("KV tokens", "% of prompt tokens from an LRU cache"),
 )
 def lru(on: Platform, seed: int) -> Figures:
-    """The cache of a server that takes prompts as they come, and that of one that groups them."""
+    """Return the cache of a server that takes prompts as they come, and that of one that groups them."""
     found = _kept(SHORT, 1_600_000, on, seed)
     sizes = {size: attrs.evolve(on, kv_capacity_tokens=size) for size in (200_000, 300_000, 600_000)}
     curve = {float(size): _served(PromptSet(), "fcfs", there, seed)[0] for size, there in sizes.items()}
@@ -225,7 +225,7 @@ def lru(on: Platform, seed: int) -> Figures:
     seconds=13,
 )
 def lru_long(on: Platform, seed: int) -> Figures:
-    """The same with long prefixes, of which few fit."""
+    """Return the same with long prefixes, of which few fit."""
     return _kept(LONG, 8_000_000, on, seed)
 
 
@@ -264,7 +264,7 @@ def _bare(prefix: int, prompts: int, on: Platform, seed: int) -> float:
     seconds=12,
 )
 def sorting(on: Platform, seed: int) -> Figures:
-    """What sorting alone is worth, and what grouping is beside it."""
+    """Return what sorting alone is worth, and what grouping is beside it."""
     mixed, in_order = PromptSet(), PromptSet(in_order=True)
     held = attrs.evolve(on, kv_capacity_tokens=1_600_000)
     shuffled, ordered = _served(mixed, "fcfs", on, seed)[1], _served(in_order, "fcfs", on, seed)[1]
@@ -309,7 +309,7 @@ def _cell(prefix: int, degree: int) -> Printed:
     axes=("prompts that share a prefix", "times the throughput of vLLM"),
 )
 def degrees(on: Platform, seed: int) -> Figures:
-    """Speedups by degree, for short and for long prefixes."""
+    """Return speedups by degree, for short and for long prefixes."""
     found: dict[str, float | Mapping[float, float]] = {}
     for prefix, bare in ((SHORT, 1_600), (LONG, 400)):
         curve = {}
@@ -414,7 +414,7 @@ def token_batching(on: Platform, seed: int) -> Figures:
     quick=True,
 )
 def heavy_tail(on: Platform, seed: int) -> Figures:
-    """With grouping and without any sharing."""
+    """Return a copy with grouping and without any sharing."""
     mixed = PromptSet(prompts=320, heavy_tail=True)
     bare = PromptSet(0, own=SHORT + OWN, prompts=320, heavy_tail=True)
     none, cached = _served(bare, "fcfs", on, seed)[1], _served(mixed, "fcfs", on, seed)[1]

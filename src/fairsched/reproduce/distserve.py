@@ -169,7 +169,7 @@ def _simulated(gaps: np.ndarray, stages: tuple[float, ...]) -> float:
     quick=True,
 )
 def kv_transfer(on: Platform, seed: int) -> Figures:
-    """Bytes of keys and values."""
+    """Return bytes of keys and values."""
     kv_bytes = 2 * 2 * OPT_66B["layers"] * OPT_66B["hidden"] * 512
     return {"gib": kv_bytes / 2**30, "gbps": kv_bytes / 2**30 * 10 * 8}
 
@@ -348,7 +348,7 @@ _POOLED = "phases are on workers of their own; the control has the same GPUs and
     seconds=25,
 )
 def one_gpu(on: Platform, seed: int) -> Figures:
-    """Goodputs a GPU, and their ratios."""
+    """Return goodputs a GPU, and their ratios."""
     model = PRESETS[on.model]
     prompts = attrs.evolve(SYNTHETIC, output=1)
     fleets = {"joint": _joint(model), "joint on three": _joint(model, 3), "split": _split(model, 2, 1)}
@@ -454,7 +454,7 @@ def _application(name: str, printed: str, low: float, high: float) -> Printed:
     seconds=45,
 )
 def applications(on: Platform, seed: int) -> Figures:
-    """Goodputs a GPU, and their ratios to vLLM's."""
+    """Return goodputs a GPU, and their ratios to vLLM's."""
     found = _applications(on, seed)
     return found | {"summaries over chat": found["summaries"] / found["chat"]}
 

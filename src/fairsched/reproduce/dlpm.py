@@ -240,7 +240,7 @@ def _clients(count: int) -> tuple[Printed, ...]:
     axes=("clients", "share of LPM's service rate"),
 )
 def clients(on: Platform, seed: int) -> Figures:
-    """The same trees from more and more clients."""
+    """Return the same trees from more and more clients."""
     figures: dict[str, float | Mapping[float, float]] = {}
     curves: dict[str, dict[float, float]] = {"dlpm": {}, "vtc": {}}
     for count, trees in CLIENTS:
@@ -287,7 +287,7 @@ def _rates(jobs: Workload, on: Platform) -> tuple[float, ...]:
     seconds=8,
 )
 def mixed(on: Platform, seed: int) -> Figures:
-    """Clients of three kinds of programs on one worker."""
+    """Return clients of three kinds of programs on one worker."""
     jobs = workload("mixed", None, on=on, seed=seed, parts="+".join(MIXED), rate=12.0, **MIX)
     lpm, vtc, dlpm = (
         run(jobs, policy, on=on, params=DLPM if policy == "dlpm" else {}) for policy in ("lpm", "vtc", "dlpm")
@@ -356,7 +356,7 @@ def _throughput_claims(other: str, most: float, control: str) -> tuple[Printed, 
 
 
 def _over(system: System, on: Platform, seed: int) -> Figures:
-    """D2LPM's throughput over another's, by cell, and for trees of prompts that share nothing."""
+    """Return D2LPM's throughput over another's, by cell, and for trees of prompts that share nothing."""
 
     def figure(name: str, sharing: bool = True) -> float:
         ours, theirs = (outcome(name, each, on, seed, sharing=sharing) for each in ("d2lpm", system))
@@ -376,7 +376,7 @@ def _over(system: System, on: Platform, seed: int) -> Figures:
     seconds=30,
 )
 def against_vtc(on: Platform, seed: int) -> Figures:
-    """D2LPM's throughput over that of VTC with round robin by client."""
+    """Return D2LPM's throughput over that of VTC with round robin by client."""
     return _over("vtc", on, seed)
 
 
@@ -391,7 +391,7 @@ def against_vtc(on: Platform, seed: int) -> Figures:
     seconds=30,
 )
 def against_round_robin(on: Platform, seed: int) -> Figures:
-    """D2LPM's throughput over that of LPM with round robin."""
+    """Return D2LPM's throughput over that of LPM with round robin."""
     return _over("rr+lpm", on, seed)
 
 
@@ -431,7 +431,7 @@ def _latency_claims() -> tuple[Printed, ...]:
     seconds=30,
 )
 def against_preble(on: Platform, seed: int) -> Figures:
-    """Preble's latency of well-behaved clients over D2LPM's."""
+    """Return Preble's latency of well-behaved clients over D2LPM's."""
 
     def figure(name: str, which: str, sharing: bool = True) -> float:
         ours, theirs = (outcome(name, each, on, seed, sharing=sharing) for each in ("d2lpm", "preble"))
@@ -458,7 +458,7 @@ def against_preble(on: Platform, seed: int) -> Figures:
     seconds=30,
 )
 def evenness(on: Platform, seed: int) -> Figures:
-    """D2LPM's index less those of systems that are not fair; VTC's is a figure beside them."""
+    """Return D2LPM's index less those of systems that are not fair; VTC's is a figure beside them."""
     found: dict[str, float] = {}
     for cell in CELLS:
         jain = {system: _jain(outcome(cell, system, on, seed)) for system in SYSTEMS}
@@ -509,7 +509,7 @@ def _grown(on: Platform, seed: int) -> dict[System, dict[float, CellOutcome]]:
     axes=("workers", "requests a second"),
 )
 def workers(on: Platform, seed: int) -> Figures:
-    """Each system with more and more workers."""
+    """Return each system with more and more workers."""
     found: dict[str, dict[float, float]] = {
         system: {count: each.throughput_rps for count, each in one.items()} for system, one in _grown(on, seed).items()
     }
@@ -543,7 +543,7 @@ def workers(on: Platform, seed: int) -> Figures:
     axes=("workers", "Jain's index"),
 )
 def workers_evenness(on: Platform, seed: int) -> Figures:
-    """Each system's index with more and more workers."""
+    """Return each system's index with more and more workers."""
     found: dict[str, dict[float, float]] = {
         system: {count: _jain(each) for count, each in one.items() if count > 1}
         for system, one in _grown(on, seed).items()
@@ -863,7 +863,7 @@ def _spared(name: str) -> Printed:
     axes=("time of arrival in s", "mean time to the first token in s"),
 )
 def floods(on: Platform, seed: int) -> Figures:
-    """How long clients wait, over time and at p99."""
+    """Return how long clients wait, over time and at p99."""
     found = {system: seen(system, on, seed) for system in COMPARED}
     quiet = {system: seen(system, on, seed, flood=False) for system in ("rr+lpm", "d2lpm")}
     lpm, vtc, d2lpm = found.values()
@@ -902,7 +902,7 @@ def floods(on: Platform, seed: int) -> Figures:
     axes=("time in s", "client service a second"),
 )
 def served(on: Platform, seed: int) -> Figures:
-    """What clients are served, over time."""
+    """Return what clients are served, over time."""
     found = {system: seen(system, on, seed) for system in COMPARED}
     quiet = {system: seen(system, on, seed, flood=False) for system in ("rr+lpm", "d2lpm")}
     curves = {

@@ -41,7 +41,7 @@ _FILES = {
 
 
 def _place(row: PanelRow) -> tuple[int, int, str]:
-    """By paper in the order of the page, then by number: ids are numbers, some with letters."""
+    """Order by paper as on the page, then by number: ids are numbers, some with letters."""
     number, letter = re.fullmatch(r"(\d+)([a-z]*)", row.id).groups()  # type: ignore[union-attr]
     return list(PAPERS).index(row.paper), int(number), letter
 

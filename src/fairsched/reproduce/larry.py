@@ -162,7 +162,7 @@ _SETTING = (
 
 
 def _saturated(id: str, about: str, panel: str, on: Platform, name: str, note: str, seconds: float) -> PanelRow:
-    """The row of LARRY at saturation on a platform, with requests of these lengths."""
+    """Return the row of LARRY at saturation on a platform, with requests of these lengths."""
     words, requests = ("code", 1_500) if name == CODE else ("chat", 2_000)
     return row(
         id=id,
@@ -270,7 +270,7 @@ def capacity(p95_s: Mapping[float, float], limit_s: float) -> float:
     axes=("share of saturation", "p95 of TTFT in s"),
 )
 def serving_capacity(on: Platform, seed: int) -> Figures:
-    """The p95 by load, and the loads at which it reaches the limits."""
+    """Return the p95 by load, and the loads at which it reaches the limits."""
     p95_s: dict[str, dict[float, float]] = {name: {} for name in ("LARRY", *CLOSE)}
     figures: dict[str, float] = {}
     for load, jobs in zip(LOADS, loaded(CHAT, on, seed, 1_500, LOADS), strict=True):
@@ -307,7 +307,7 @@ _TTFT = {
     seconds=1,
 )
 def as_printed(on: Platform, seed: int) -> Figures:
-    """The sum instead of the difference."""
+    """Return the sum instead of the difference."""
     (jobs,) = loaded(CHAT, on, seed, 2_000, AT)
     printed, fcfs = larry(jobs, on, policy="larry-printed"), baseline(jobs, on, "FCFS")
     figures: dict[str, Figure] = {**FIGURES, "mean": lambda found: found.ttft_us.mean}
@@ -436,7 +436,8 @@ _FEWER = f" (the control's {FEWER:,})"
 def _sal_row(
     id: str, about: str, panel: str, model: str, engines: int, name: str, note: str, seconds: float
 ) -> PanelRow:
-    """The row of SAL on so many engines, with requests of these lengths; row 23 alone has a load below the others'."""
+    """Return the row of SAL on so many engines, with requests of these lengths; row 23 alone has a load below the
+    others'."""
     loads = BELOW_AND_NEAR if id == "23" else NEAR
     return row(
         id=id,
@@ -510,7 +511,7 @@ SAL_70B = _sal_row(
     seconds=3,
 )
 def sal_printed(on: Platform, seed: int) -> Figures:
-    """The equation as printed over the corrected one."""
+    """Return the equation as printed over the corrected one."""
     (jobs,) = loaded(CHAT, on, seed, FEWER * on.workers, NEAR)
     return _against_sal(jobs, on, ("SAL as printed",), " at 0.9")
 

@@ -89,7 +89,7 @@ def _compared(cells: Cells, on: Platform, seed: int, *others: str) -> Figures:
 
 
 def _holds(cell: str) -> tuple[Printed, ...]:
-    """What is claimed of each cell whose prefixes are long."""
+    """Return what is claimed of each cell whose prefixes are long."""
     return (
         Printed(f"{cell} over E2", f"{cell}: throughput over E2's best", "0.9 or more", 0.9, _MOST, None),
         Printed(f"{cell} over fixed", f"{cell}: throughput over fixed quanta's", "1.2 or more", 1.2, _MOST),
@@ -162,7 +162,7 @@ def short_prefixes(on: Platform, seed: int) -> Figures:
     seconds=6,
 )
 def other_machines(on: Platform, seed: int) -> Figures:
-    """Two workloads, four systems each."""
+    """Return two workloads, four systems each."""
     return _compared(OTHER, on, seed, "preble", "lpm")
 
 

@@ -47,7 +47,7 @@ Made = Callable[[Platform, int, float], Workload]
 
 
 def _asked(name: str, documents: int, seconds: int) -> Made:
-    """Questions about so many documents for each worker, over so many seconds."""
+    """Return questions about so many documents for each worker, over so many seconds."""
 
     def made(on: Platform, seed: int, rps: float) -> Workload:
         about = documents * on.workers
@@ -58,14 +58,14 @@ def _asked(name: str, documents: int, seconds: int) -> Made:
 
 
 def _agent(on: Platform, seed: int, rps: float) -> Workload:
-    """100 open tasks for each worker, whose steps come at the rate together."""
+    """Make 100 open tasks for each worker, whose steps come at the rate together."""
     tasks = 100 * on.workers
     steps = round(rps * SHORT_S / tasks)
     return workload("agent", on=on, seed=seed, rate=rps * steps, tasks=tasks, steps=steps, think_s=tasks / rps)
 
 
 def _programming(on: Platform, seed: int, rps: float) -> Workload:
-    """80 problems for each worker, whose samples come in random order and are cut at 512 tokens."""
+    """Make 80 problems for each worker, whose samples come in random order and are cut at 512 tokens."""
     problems = 80 * on.workers
     samples = round(rps * LONG_S / problems)
     chosen: dict[str, Any] = {"problems": problems, "samples": samples, "sent": "apart", "max_output_tokens": 512}
@@ -150,7 +150,8 @@ PROGRAMMING = (("1.56 to 1.8 times", 1.56, 1.8), ("3 to 4 times", 3, 4))
 
 
 def _cells(name: str, rates: tuple[float, ...]) -> tuple[Printed, ...]:
-    """The printed range at the highest rate, there nothing without shared prefixes, and no lower rate that is worse."""
+    """Return the printed range at the highest rate, there nothing without shared prefixes, and no lower rate that is
+    worse."""
     found = []
     for what, (printed, low, high) in zip(("mean", "p99"), PROGRAMMING if name == "programming" else BOTH, strict=True):
         for rps in rates[:-1]:
@@ -258,7 +259,7 @@ def _all(similar: bool) -> tuple[Printed, ...]:
     seconds=35,
 )
 def four_gpus(on: Platform, seed: int) -> Figures:
-    """Ratios on four GPUs, and Preble's latency against that on two."""
+    """Compare both systems over the rates, and without shared prefixes at the highest."""
     figures: dict[str, float] = {}
     for name, made in WORKLOADS.items():
         rps = RATES[name][-1]
@@ -283,7 +284,7 @@ def four_gpus(on: Platform, seed: int) -> Figures:
     seconds=12,
 )
 def eight_h100(on: Platform, seed: int) -> Figures:
-    """Ratios on two workers of four H100."""
+    """Return ratios on two workers of four H100."""
     figures: dict[str, float] = {}
     for name, rps in RATES_H100.items():
         found = ratios(WORKLOADS[name](on, seed, rps), on)
@@ -359,7 +360,7 @@ def azure(on: Platform, seed: int) -> Figures:
     seconds=6,
 )
 def against_vllm(on: Platform, seed: int) -> Figures:
-    """Ratios of latency at the three rates."""
+    """Return ratios of latency at the three rates."""
     return {
         f"{what} at {rps:g}": ratio
         for rps in RATES["video-qa"]
@@ -445,7 +446,8 @@ def few_tools(on: Platform, seed: int) -> Figures:
 
 
 def _surge(on: Platform, seed: int, *, zipf: float) -> Workload:
-    """60 tools at 10 requests/s for 60 s, then 20 others at 30 requests/s for 90 s, as popular as Zipf's law says."""
+    """Send 60 tools at 10 requests/s for 60 s, then 20 others at 30 requests/s for 90 s, as popular as Zipf's law
+    says."""
     calm = workload("toolbench", on=on, seed=seed, rate=10, documents=60, requests=600, zipf=0)
     # A seed of its own, since equal seeds would give both the same tools.
     surge = workload("toolbench", on=on, seed=seed + 1_000, rate=30, documents=20, requests=2_700, zipf=zipf)

@@ -98,7 +98,7 @@ def _wait(name: str, about: str, formula: str, value: float) -> tuple[Printed, P
     seconds=6,
 )
 def one_queue(on: Platform, seed: int) -> Figures:
-    """Waits in the simulator, against formulas in the mean and against the recursion one by one."""
+    """Return waits in the simulator, against formulas in the mean and against the recursion one by one."""
     found: dict[str, float] = {}
     for name, equal in (("M/M/1", False), ("M/D/1", True)):
         found[name], found[f"{name}, off"] = _mean_wait(seed, equal)
@@ -171,7 +171,7 @@ def _orders() -> tuple[Printed, ...]:
     seconds=40,
 )
 def orders(on: Platform, seed: int) -> Figures:
-    """Numbers of requests under each router."""
+    """Return numbers of requests under each router."""
     found: dict[str, float] = {}
     for name, (router, _, _) in ROUTERS.items():
         found[f"{name} mean"], found[f"{name} max"] = _lengths(router, seed)

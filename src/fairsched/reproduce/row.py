@@ -319,7 +319,8 @@ def _judged(claim: Printed, found: Sequence[Figures]) -> Judged:
 
 
 def _sign(claim: Printed, ours: Interval) -> bool:
-    """Whether all of the interval is on the paper's side of no effect, or, of a range that begins there, some of it.
+    """Return whether all of the interval is on the paper's side of no effect, or, of a range that begins there, some of
+    it.
 
     A range with "no effect" inside has no side.
 

@@ -47,7 +47,7 @@ def run(
 
 
 def _batches(policy: str | AnyLocalPolicy) -> bool:
-    """Whether the policy is a composed one, whose steps have a budget of tokens."""
+    """Return whether the policy is a composed one, whose steps have a budget of tokens."""
     return isinstance(LOCAL_POLICIES[policy] if isinstance(policy, str) else policy, ComposedPolicy)
 
 

@@ -48,25 +48,25 @@ _HARDWARE = "OPT-13B's A100 coefficients, since no profile of the paper's V100 i
 
 
 def _at_once(seed: int, requests: int = REQUESTS, phases: str = "all", heavy_output: int = HEAVY_OUTPUT) -> Workload:
-    """Requests with lengths as of ShareGPT that all come at the beginning."""
+    """Return requests with lengths as of ShareGPT that all come at the beginning."""
     drawn = generate("sharegpt", seed=seed, requests=requests, phases=phases, heavy_output=heavy_output)
     jobs = tuple(replace(job, request=replace(job.request, arrival_ns=0)) for job in drawn.jobs)
     return replace(drawn, jobs=jobs)
 
 
 def _prompts_only(work: Workload) -> Workload:
-    """The same requests at a worker that only computes prompts: their first token is all."""
+    """Return the same requests at a worker that only computes prompts: their first token is all."""
     jobs = (replace(j, request=replace(j.request, max_output_tokens=1), output_tokens=1) for j in work.jobs)
     return replace(work, jobs=tuple(jobs))
 
 
 def _decode_only(on: Platform, workers: int) -> Cluster:
-    """Workers at which prompts are there with their KV: their prefill takes 1 ns."""
+    """Return workers at which prompts are there with their KV: their prefill takes 1 ns."""
     return Cluster(decode_only(PRESETS[on.model]), workers, on.kv_capacity_tokens)
 
 
 def _buckets(seed: int, end: str = "upper") -> Bucketed:
-    """The paper's classifier with buckets of 200 tokens, up to the longest output."""
+    """Return the paper's classifier with buckets of 200 tokens, up to the longest output."""
     return Bucketed(accuracy=0.749, buckets=6, width_tokens=200, seed=seed, end=end)
 
 
@@ -115,7 +115,7 @@ def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
     quick=True,
 )
 def sorted_prompts(on: Platform, seed: int) -> Figures:
-    """Waits by order and size of batch."""
+    """Return waits by order and size of batch."""
     work = _prompts_only(_at_once(seed))
     even = runs.alike(work, outputs=False)
     fcfs = _sorted(on, work, "arrival", 16)
@@ -167,7 +167,7 @@ def chunked_prompts(on: Platform, seed: int) -> Figures:
 
 
 def _batches(work: Workload) -> dict[str, Workload]:
-    """The workload as it is, and with each 16 prompts as long as the longest of them."""
+    """Return the workload as it is, and with each 16 prompts as long as the longest of them."""
     jobs = []
     for first in range(0, len(work.jobs), 16):
         batch = work.jobs[first : first + 16]
@@ -286,7 +286,8 @@ def mixed_batch(on: Platform, seed: int) -> Figures:
 
 
 def _full_batch(on: Platform, seed: int, mixed: bool, context_is_read: bool) -> float:
-    """Tokens a second until the last request enters, of light outputs or as many tokens of heavy ones among them."""
+    """Return tokens a second until the last request enters, of light outputs or as many tokens of heavy ones among
+    them."""
     light, heavy = _at_once(seed, STEADY, "LPLD"), _at_once(seed, STEADY, "LPHD", HEAVY_IN_MOTIVATION)
     jobs, ahead = [], 0
     for one, other in zip(light.jobs, heavy.jobs, strict=True):
@@ -374,7 +375,7 @@ def _decode_latency(on: Platform, work: Workload, reserve: Reserve, predictor: P
     seconds=18,
 )
 def reserved_decodes(on: Platform, seed: int) -> Figures:
-    """What each rule saves of the latency of greedy admission; of ours too, which are not judged."""
+    """Return what each rule saves of the latency of greedy admission; of ours too, which are not judged."""
     work, found = _at_once(seed, MANY), dict[str, float]()
     rules, kv = _RULES | _OURS, on.kv_capacity_tokens
     for name, predictor, tokens in (
@@ -409,7 +410,7 @@ _CLASSES = (
 
 
 def _class_claims(jct: float | None, resources: float | None) -> tuple[Printed, ...]:
-    """What is printed of a class: the ratios follow from the reported perf/$ and its parts (T6)."""
+    """Return what is printed of a class: the ratios follow from the reported perf/$ and its parts (T6)."""
     claims = [fewer("TTFT", "time to first token over vLLM's", "less", Control(_INTERFERES, "prompts alone"))]
     if jct is None:
         claims.append(fewer("JCT", "latency over vLLM's", "less"))
@@ -430,7 +431,7 @@ _BUSY = (
 
 
 def _class_row(name: str, phases: str, figure: str, jct: float | None, resources: float | None) -> PanelRow:
-    """The row of a class."""
+    """Return the row of a class."""
     extra = _BUSY if resources is not None and resources > 1 else ""
     return row(
         id=name,
@@ -450,7 +451,7 @@ def _class_row(name: str, phases: str, figure: str, jct: float | None, resources
 
 
 def _class(phases: str, on: Platform, seed: int) -> Figures:
-    """Ratios of TetriInfer to vLLM with batches of 16, and with its usual limit."""
+    """Return ratios of TetriInfer to vLLM with batches of 16, and with its usual limit."""
     work, kv = _at_once(seed, phases=phases), on.kv_capacity_tokens
     roles: tuple[Role, ...] = ("prefill", "decode")
     split = Cluster(workers=tuple(WorkerSpec(PRESETS[on.model], kv, role=role) for role in roles), link=LINK)

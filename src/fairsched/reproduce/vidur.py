@@ -41,7 +41,7 @@ BATCHES, PROMPTS = 200, 8
     quick=True,
 )
 def one_prompt(on: Platform, seed: int) -> Figures:
-    """Means over the batches."""
+    """Return means over the batches."""
     model = PRESETS[on.model]
     jobs = generate("azure-code", requests=BATCHES * PROMPTS, seed=seed).jobs
     tokens = [job.request.prompt.tokens for job in jobs]
@@ -57,7 +57,7 @@ def one_prompt(on: Platform, seed: int) -> Figures:
 
 
 def _attention_ns(model: LatencyModel, prompts: list[int]) -> int:
-    """What attention takes of a step that prefills these prompts."""
+    """Return what attention takes of a step that prefills these prompts."""
     whole = model.step_ns(tuple((each, 0) for each in prompts), 0, 0)
     return whole - model.prefill_constant_ns - model.prefill_token_ns * sum(prompts)
 
@@ -151,7 +151,7 @@ def wrong_trace(on: Platform, seed: int) -> Figures:
 
 
 def _trace(name: str, prompt: int, output: int, seed: int) -> Workload:
-    """Requests with lengths around the means, on Poisson arrivals."""
+    """Return requests with lengths around the means, on Poisson arrivals."""
     rng = np.random.default_rng([seed, prompt])
     arrivals = np.cumsum(rng.exponential(1e9, REQUESTS)).astype(np.int64).tolist()
     jobs = []

@@ -118,7 +118,7 @@ def _vllm_rows(path: Path, lines: Lines) -> Rows:
 
 
 def _dated(at: str) -> str:
-    """The time of a line; a date without a year is one of `YEAR`."""
+    """Return the time of a line; a date without a year is one of `YEAR`."""
     return at if at[4:5] == "-" else f"{YEAR}-{at}"
 
 
@@ -164,7 +164,7 @@ _PLAIN_REQUEST = re.compile(r"(?:\[[^\]]*\] )?(?:Receive|Finish): obj=")
 
 
 def _sglang_row(meta: Dict, parameters: object, headers: object, at: object) -> Dict:
-    """A row of what SGLang says of a finished request, with what came with it."""
+    """Return a row of what SGLang says of a finished request, with what came with it."""
     row = dict(meta)
     row["max_new_tokens"] = inside(parameters, "sampling_params", "max_new_tokens")
     streamed = inside(parameters, "stream")

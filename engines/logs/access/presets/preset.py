@@ -40,12 +40,12 @@ class Preset:
     notes: tuple[str, ...] = ()
 
     def kind(self) -> LogKind:
-        """As the reader wants it."""
+        """Return it as the reader wants it."""
         return LogKind(self.name, self.rows, self.columns, notes=self.notes, advice=self.asks)
 
 
 def columns(**of: str | tuple[str, Unit]) -> Columns:
-    """Columns by field: a name (with dots: keys that lead to it), or a name and its unit."""
+    """Return columns by field: a name (with dots: keys that lead to it), or a name and its unit."""
     return Columns(
         {field: LogColumn((c,)) if isinstance(c, str) else LogColumn((c[0],), c[1]) for field, c in of.items()}
     )
@@ -55,7 +55,7 @@ def columns(**of: str | tuple[str, Unit]) -> Columns:
 
 
 def keys(head: Sequence[str]) -> frozenset[str]:
-    """The keys of the first JSON object of a log, as far as its first lines show them; none if it is no JSON."""
+    """Return the keys of the first JSON object of a log, as far as its first lines show them; none if it is no JSON."""
     first = head[0].lstrip()
     if not first.startswith(("{", "[")):
         return frozenset()
@@ -66,7 +66,7 @@ def keys(head: Sequence[str]) -> frozenset[str]:
 
 
 def has_keys(*wanted: str, any_of: Iterable[str] = ()) -> Callable[[Sequence[str]], bool]:
-    """Whether the first object has all these keys, and one of `any_of`."""
+    """Return whether the first object has all these keys, and one of `any_of`."""
     some = frozenset(any_of)
 
     def knows(head: Sequence[str]) -> bool:
@@ -80,7 +80,7 @@ def has_keys(*wanted: str, any_of: Iterable[str] = ()) -> Callable[[Sequence[str
 
 
 def each_line(made: Callable[[Dict], Iterable[Dict | None]]) -> Callable[[Path, Lines], Rows]:
-    """Rows of JSON lines: what is made of each object; None stands for something that is no request."""
+    """Yield rows of JSON lines: what is made of each object; None stands for something that is no request."""
 
     def rows(path: Path, lines: Lines) -> Rows:
         for number, line in lines:
@@ -95,7 +95,7 @@ def each_line(made: Callable[[Dict], Iterable[Dict | None]]) -> Callable[[Path, 
 
 
 def whole_file(made: Callable[[Path, object], Iterable[Dict | None]]) -> Callable[[Path, Lines], Rows]:
-    """Rows of one JSON document, which is held in memory; they are numbered from 1."""
+    """Yield rows of one JSON document, which is held in memory; they are numbered from 1."""
 
     def rows(path: Path, lines: Lines) -> Rows:
         yield from enumerate(made(path, whole(path, lines, object, "one JSON document")), 1)
@@ -104,7 +104,7 @@ def whole_file(made: Callable[[Path, object], Iterable[Dict | None]]) -> Callabl
 
 
 def inside(found: object, *path: str) -> object:
-    """What the keys lead to; None if there is nothing."""
+    """Return what the keys lead to; None if there is nothing."""
     for key in path:
         if not isinstance(found, Mapping):
             return None
@@ -113,7 +113,7 @@ def inside(found: object, *path: str) -> object:
 
 
 def dicts(found: object) -> Iterator[Dict]:
-    """The objects of a list; none if it is no list."""
+    """Yield the objects of a list; none if it is no list."""
     for each in found if isinstance(found, list) else ():
         if isinstance(each, dict):
             yield each

@@ -26,7 +26,7 @@ def _quoted(name: str) -> str:
 
 
 def _pairs(text: str) -> Dict:
-    """What is written as `key=value` or `key="value"`."""
+    """Return what is written as `key=value` or `key="value"`."""
     return {found[1]: found[2] if found[2] is not None else found[3] for found in _PAIR.finditer(text)}
 
 
@@ -90,7 +90,7 @@ _TIMES = ("msec", "time_iso8601", "time_local", "time")
 
 
 def _nginx(row: Dict) -> Iterator[Dict | None]:
-    """A row by nginx's own names of variables."""
+    """Yield a row by nginx's own names of variables."""
     row = {_SHORT.get(key, key): value for key, value in row.items()}
     request = row.get("request")
     if row.get("request_method", str(request).partition(" ")[0] if request else "POST") != "POST":

@@ -22,7 +22,7 @@ _CLIENT = ("enduser.id", "user.id", "tenant.id", "gen_ai.request.user")
 
 
 def _value(value: object) -> object:
-    """What OTLP wraps: {"intValue": "7"} is 7."""
+    """Return what OTLP wraps: {"intValue": "7"} is 7."""
     if not isinstance(value, dict) or len(value) != 1:
         return None
     kind, found = next(iter(value.items()))
