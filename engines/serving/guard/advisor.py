@@ -11,13 +11,14 @@ answer that came late is a failure all the same.
 
 from collections.abc import Callable
 from types import NoneType
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import attrs
 from immutables import Map
 
 from fairsched.engines.serving.guard.budget import LateCall, LeftError, OverdueError, text_of, within
 from fairsched.model.events import Event
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 
 T = TypeVar("T")
 
@@ -34,15 +35,7 @@ class FaultError(Exception):
         self.cause: Literal["exception", "infeasible"] = cause
 
 
-class Observes(Protocol):
-    """What a policy and a router share."""
-
-    def init(self) -> Any:
-        """Return the state in which nothing has happened."""
-
-    def observe(self, state: Any, event: Event) -> Any:
-        """Return the state in which the event has happened, too."""
-
+AnyPolicy = AnyLocalPolicy | AnyClusterPolicy
 
 _DATA = {NoneType, bool, int, float, str, bytes, Map}
 
@@ -62,14 +55,14 @@ def is_shipped(part: object) -> bool:
 class Advisor:
     """A policy with its state.  `pending` are the events that it has not observed yet, in order."""
 
-    def __init__(self, policy: Observes, state: object = None, budget_ns: int | None = None) -> None:
+    def __init__(self, policy: AnyPolicy, state: object = None, budget_ns: int | None = None) -> None:
         self.entrust(policy)
         self.state = policy.init() if state is None else state
         self.pending: list[Event] = []
         self.budget_ns = budget_ns
         self._late: LateCall | None = None
 
-    def entrust(self, policy: Observes) -> None:
+    def entrust(self, policy: AnyPolicy) -> None:
         """Let this policy decide from now on, with the state that there is."""
         self.policy: Any = policy
         self._in_place = is_shipped(policy)
