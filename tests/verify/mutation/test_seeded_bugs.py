@@ -35,7 +35,6 @@ REFUNDED = "o.maximum(o.pick(c, p, 0) - amount, o.pick(floor, p, 0))"
 BUGS = {
     "charge one unit less": (deficit, "admit", "-charge", "1 - charge"),
     "charge one unit less, counter": (counter, "admit", "charge)", "charge - 1)"),
-    "correct by one unit less": (deficit, "correct", "-charge", "1 - charge"),
     "decode for nothing": (deficit, "decode", "q - charge", "q"),
     "decode for nothing, counter": (counter, "decode", "c + charge", "c"),
     ">= for >": (deficit, "in_credit", "q > 0", "q >= 0"),

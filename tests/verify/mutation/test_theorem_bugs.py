@@ -89,7 +89,7 @@ BUGS = [
     (deficit, "S-gap", "refill", "(q <= 0)", "(q <= 1)"),
     (deficit, "S-gap", "choose", "in_credit(o, q, queued) & ready", "queued & ready"),
     (deficit, "S-prefill", "decode", "q - charge", "q"),
-    (deficit, "D2-stale", "correct", "-charge", "charge"),
+    (deficit, "D2-stale", "admit", "-charge", "charge"),
     (global_deficit, "D2-places", "depart", "-1", "-2"),
     (global_deficit, "D2-places", "waits", "places > 0", "places > 1"),
     (deficit, "D2-global", "refund", "o.bump(q, p, amount)", "q"),
