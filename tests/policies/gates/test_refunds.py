@@ -39,7 +39,7 @@ PLACES = ((("acme", 2), ("red", 1)), (("acme", 2), ("blue", 1)), (), ())
 class LowestGate(CounterGate):
     """The rule that was shipped: a refund stops at the lowest counter that waits."""
 
-    def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> CounterState:
+    def settled(self, state: CounterState, client: int, input_tokens: int, heads: Ints) -> Any:
         if input_tokens >= 0:
             return super().settled(state, client, input_tokens, heads)
         queued = grown(heads, len(state.c), NO_SCORE) != NO_SCORE

@@ -97,7 +97,7 @@ def check_holds(policy: ComposedPolicy, state: LocalState[Any], view: WorkerView
 class OnlyMore(gates.DeficitGate):
     """A settlement only charges more, and what is cancelled is not given back."""
 
-    def settled(self, state: gates.DeficitState, client: int, input_tokens: int, heads: Ints) -> gates.DeficitState:
+    def settled(self, state: gates.DeficitState, client: int, input_tokens: int, heads: Ints) -> Any:
         return super().settled(state, client, max(input_tokens, 0), heads)
 
 
@@ -105,7 +105,7 @@ class OnlyMore(gates.DeficitGate):
 class CounterOnlyMore(gates.CounterGate):
     """The same under the counter gate."""
 
-    def settled(self, state: gates.CounterState, client: int, input_tokens: int, heads: Ints) -> gates.CounterState:
+    def settled(self, state: gates.CounterState, client: int, input_tokens: int, heads: Ints) -> Any:
         return super().settled(state, client, max(input_tokens, 0), heads)
 
 
@@ -123,7 +123,7 @@ class TreeOnlyMore(gates.HierarchicalGate):
 class Unweighted(gates.CounterGate):
     """A refund is of tokens, whatever the client's weight."""
 
-    def settled(self, state: gates.CounterState, client: int, input_tokens: int, heads: Ints) -> gates.CounterState:
+    def settled(self, state: gates.CounterState, client: int, input_tokens: int, heads: Ints) -> Any:
         shares = np.where(input_tokens < 0, np.ones_like(state.share), state.share)
         after = super().settled(msgspec.structs.replace(state, share=shares), client, input_tokens, heads)
         return msgspec.structs.replace(after, share=state.share)
@@ -133,7 +133,7 @@ class Unweighted(gates.CounterGate):
 class Unscaled(gates.CounterGate):
     """A change of weights makes the unit finer, and counters stay."""
 
-    def configured(self, state: gates.CounterState, client: int, weight: int, groups: Any = ()) -> gates.CounterState:
+    def configured(self, state: gates.CounterState, client: int, weight: int, groups: Any = ()) -> Any:
         after = super().configured(state, client, weight, groups)
         c = np.concatenate([state.c, np.zeros(len(after.c) - len(state.c), np.int64)])
         return msgspec.structs.replace(after, c=c)
@@ -143,7 +143,7 @@ class Unscaled(gates.CounterGate):
 class NewcomersShare(gates.CounterGate):
     """A client of which nothing was said pays one unit a token, whatever the unit is."""
 
-    def joined(self, state: gates.CounterState, client: int, heads: Ints, waited: bool) -> gates.CounterState:
+    def joined(self, state: gates.CounterState, client: int, heads: Ints, waited: bool) -> Any:
         after = super().joined(state, client, heads, waited)
         share = after.share.copy()
         share[len(state.share) :] = 1
@@ -154,7 +154,7 @@ class NewcomersShare(gates.CounterGate):
 class Forgetful(gates.CounterGate):
     """It forgets which client left last, unless that was served."""
 
-    def left(self, state: gates.CounterState, client: int) -> gates.CounterState:
+    def left(self, state: gates.CounterState, client: int) -> Any:
         return state
 
 
@@ -162,9 +162,7 @@ class Forgetful(gates.CounterGate):
 class FewPay(gates.DeficitGate):
     """Where more than seven clients decode only the first seven pay."""
 
-    def decoded(
-        self, state: gates.DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]
-    ) -> gates.DeficitState:
+    def decoded(self, state: gates.DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
         return super().decoded(state, clients[:7], tokens[:7])
 
 
@@ -172,9 +170,7 @@ class FewPay(gates.DeficitGate):
 class Narrow(gates.DeficitGate):
     """Deficits are of 32 bits."""
 
-    def decoded(
-        self, state: gates.DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]
-    ) -> gates.DeficitState:
+    def decoded(self, state: gates.DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
         after = super().decoded(state, clients, tokens)
         return msgspec.structs.replace(after, q=after.q.astype(np.int32).astype(np.int64))
 
@@ -183,7 +179,7 @@ class Narrow(gates.DeficitGate):
 class Generous(gates.DeficitGate):
     """A change of weights leaves credit above the new quantum."""
 
-    def configured(self, state: gates.DeficitState, client: int, weight: int, groups: Any = ()) -> gates.DeficitState:
+    def configured(self, state: gates.DeficitState, client: int, weight: int, groups: Any = ()) -> Any:
         after = super().configured(state, client, weight, groups)
         q = np.concatenate([state.q, np.zeros(len(after.q) - len(state.q), np.int64)])
         return msgspec.structs.replace(after, q=q)
@@ -248,7 +244,7 @@ class LastOfEquals(gates.CounterGate):
     def begin(self, state: gates.CounterState, heads: Ints) -> gates.AdmissionTransaction:
         return _LastOfEquals(super().begin(state, heads))
 
-    def after(self, state: gates.CounterState, admissions: gates.AdmissionTransaction) -> gates.CounterState:
+    def after(self, state: gates.CounterState, admissions: gates.AdmissionTransaction) -> Any:
         return super().after(state, admissions._inner if isinstance(admissions, _LastOfEquals) else admissions)
 
 
