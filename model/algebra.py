@@ -279,7 +279,8 @@ class SiblingAlgebra(NumpyAlgebra):
         return ~self.any(m)
 
     def argmin(self, v: Ints, m: Bools) -> Ints:  # type: ignore[override]
-        """The member of smallest v among m in each family (the first of equals), NO_GROUP where m holds for none."""
+        """Return the member of smallest v among m in each family (the first of equals), NO_GROUP where m holds for
+        none."""
         lowest = np.full(len(self._up), _HIGHEST)
         asked = np.flatnonzero(m)
         above, values = self._up[asked], v[asked]

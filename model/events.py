@@ -230,7 +230,7 @@ class ClientConfigured(_Fact, frozen=True):
 
 
 def configured(client: Client, time_ns: int, worker: int) -> ClientConfigured:
-    """The event that says all of a client."""
+    """Return the event that says all of a client."""
     return ClientConfigured(time_ns, worker, client.id, client.weight, client.place)
 
 

@@ -60,12 +60,12 @@ COMMON = Rates(1, 2)
 
 
 def unit_fits(rates: Rates, common: int) -> bool:
-    """Whether prices may be multiplied by the lcm `common` of weights: beyond that charges could overflow."""
+    """Return whether prices may be multiplied by the lcm `common` of weights: beyond that charges could overflow."""
     return common <= WEIGHT_MAX and rates.input * common <= UNIT_RATE_MAX and rates.output * common <= UNIT_RATE_MAX
 
 
 def multipliers(weights: Sequence[int]) -> tuple[int, ...]:
-    """How many times the basic rate each client pays: lcm of all weights over its own.
+    """Return how many times the basic rate each client pays: lcm of all weights over its own.
 
     >>> multipliers([4, 1, 2])
     (1, 4, 2)

@@ -55,7 +55,8 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     def from_keys(
         cls, keys: npt.NDArray[np.integer] | bytes | Iterable[int], *, block_tokens: int = 1, tokens: int | None = None
     ) -> "Prompt":
-        """A prompt from an integer array (one key a block), raw bytes (`KEY_BYTES` a block) or any iterable of ints.
+        """Return a prompt from an integer array (one key a block), raw bytes (`KEY_BYTES` a block) or any iterable of
+        ints.
 
         `tokens` defaults to the blocks' total; a larger value adds an unshared tail.  An array is several times
         faster than a list.  Raises `ValueError` on sizes that do not fit together.
@@ -110,7 +111,7 @@ class Client(msgspec.Struct, frozen=True):
             accepted(f"client {self.name!r}: the weight of group {name!r}", weight, WEIGHT_MAX)
 
     def changed(self, weight: int, groups: Groups = ()) -> "Client":
-        """This client with another weight and, if given, other weights of its groups.
+        """Return this client with another weight and, if given, other weights of its groups.
 
         Raises `ValueError` for other groups: what it was charged is theirs.
         """

@@ -44,11 +44,11 @@ class Host(msgspec.Struct, frozen=True):
         return self.out_tokens + self.in_tokens
 
     def comes(self, request_id: int) -> bool:
-        """Whether a waiting request's KV is on its way there."""
+        """Return whether a waiting request's KV is on its way there."""
         return any(request_id == going for going, _ in self.outgoing)
 
     def kept(self, request_id: int) -> int:
-        """For how many tokens of a waiting request's context KV is there and whole."""
+        """Return for how many tokens of a waiting request's context KV is there and whole."""
         return 0 if self.comes(request_id) else self.kv.get(request_id, 0)
 
 
@@ -139,7 +139,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
         return self.in_flight[request_id].decoded_tokens(self.clock)
 
     def computed_tokens(self, request_id: int) -> int:
-        """Tokens of a running request whose KV is here: all but the last, which is not fed back yet.  O(1)."""
+        """Return tokens of a running request whose KV is here: all but the last, which is not fed back yet.  O(1)."""
         flight = self.in_flight[request_id]
         return flight.context_tokens - flight.remaining_tokens + max(self.decoded_tokens(request_id) - 1, 0)
 

@@ -82,11 +82,11 @@ class Limits:
         return charge_max_optimistic(rates, prompt + self.output_tokens_max, self.output_tokens_max, self.running_max)
 
     def prompts_max(self, rates: Rates) -> int:
-        """Most cost units of prompts that lie in memory at one time, computed or not."""
+        """Return most cost units of prompts that lie in memory at one time, computed or not."""
         return rates.input * (self.kv_capacity_tokens + self.unreserved_tokens)
 
     def in_flight_max(self, rates: Rates) -> int:
-        """Most cost units of prompts that lie in memory and of outputs that may come beside them."""
+        """Return most cost units of prompts that lie in memory and of outputs that may come beside them."""
         prompts = self.prompts_max(rates)
         if self.outputs_reserved:
             return prompts
@@ -101,21 +101,22 @@ class Policy(ABC, Generic[State]):
 
     @abstractmethod
     def init(self) -> State:
-        """The state before anything happened."""
+        """Return the state before anything happened."""
 
     @abstractmethod
     def observe(self, state: State, event: Event) -> State:
-        """The state after `event`.  Unknown or irrelevant events return `state` itself."""
+        """Return the state after `event`.  Unknown or irrelevant events return `state` itself."""
 
     def check(self, state: State) -> None:
         """Raise `AssertionError` unless every representation invariant of `state` holds.  For tests: may be slow."""
 
     def state_to_json(self, state: State) -> dict[str, Any]:
-        """A document of plain JSON values, with a schema version, from which `state_from_json` restores the state."""
+        """Return a document of plain JSON values, with a schema version, from which `state_from_json` restores the
+        state."""
         return to_json(state)
 
     def state_from_json(self, document: dict[str, Any]) -> State:
-        """The state of such a document; raises `StateError` for any other."""
+        """Return the state of such a document; raises `StateError` for any other."""
         restored: State = from_json(self.document_type, document)
         return restored
 
@@ -129,10 +130,10 @@ class Relation(Protocol):
     """A worker's run beside the transition system that a policy's theorems are about."""
 
     def observe(self, event: Event) -> None:
-        """The worker's next event."""
+        """Observe the worker's next event."""
 
     def difference(self, state: Any) -> str | None:
-        """Where the policy's state is not the one that the system is in after these events, in one sentence."""
+        """Return where the policy's state is not the one that the system is in after these events, in one sentence."""
 
 
 class Guarantee:
@@ -144,11 +145,11 @@ class Guarantee:
         return None
 
     def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
-        """What bounds rest on, on a worker of this size with this limit of output tokens."""
+        """Return what bounds rest on, on a worker of this size with this limit of output tokens."""
         return Limits(kv_capacity_tokens, kv_capacity_tokens - 1, output_tokens_max, kv_capacity_tokens, True)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        """Largest difference of charged service between two clients while both are backlogged on one worker.
+        """Return largest difference of charged service between two clients while both are backlogged on one worker.
 
         In cost units times lcm / weight.  None when nothing is promised of it.  Computed from the configuration, never
         from a trace.
@@ -156,41 +157,42 @@ class Guarantee:
         return None
 
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
-        """The same of what all clients of a group receive together, for groups beside each other.
+        """Return the same of what all clients of a group receive together, for groups beside each other.
 
         `groups` stand here as clients, with their weights.  None when nothing is promised of groups.
         """
         return None
 
     def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
-        """What the configuration costs on a worker of so much KV, a sentence each: memory that it leaves idle, requests
-        that it refuses.  `needs` are the tokens that each known request may hold."""
+        """Return what the configuration costs on a worker of so much KV, a sentence each: memory that it leaves idle,
+        requests that it refuses.  `needs` are the tokens that each known request may hold."""
         return ()
 
     def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> WaitBound | None:
-        """The longest wait in seconds on one worker with this latency model; None where none is proved."""
+        """Return the longest wait in seconds on one worker with this latency model; None where none is proved."""
         return None
 
     def no_wait(self, limits: Limits, latency: LatencyModel) -> str:
-        """Why no wait in seconds is proved, as a clause; "" where one is."""
+        """Return why no wait in seconds is proved, as a clause; "" where one is."""
         return "the policy states no bound of waits"
 
     def promise(
         self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None
     ) -> Promise | None:
-        """What a monitor holds a worker's run to; waits in time only if the worker's latency model is given."""
+        """Return what a monitor holds a worker's run to; waits in time only if the worker's latency model is given."""
         return None
 
     def gate_monitor(self) -> GateCheck | None:
-        """A new monitor of the gate: it follows one worker's events and finds admissions past the gate."""
+        """Return a new monitor of the gate: it follows one worker's events and finds admissions past the gate."""
         return None
 
     def relation(self) -> Relation | None:
-        """What holds a run from its first event on to the transition system of the policy's theorems."""
+        """Return what holds a run from its first event on to the transition system of the policy's theorems."""
         return None
 
     def gate_monitors(self) -> Callable[[], GateCheck | None]:
-        """What makes a monitor for each worker of one cluster, which are told that cluster's events in their order."""
+        """Return what makes a monitor for each worker of one cluster, which are told that cluster's events in their
+        order."""
         return self.gate_monitor
 
 
@@ -211,25 +213,25 @@ class SharesCredit(Protocol):
         """Whether every worker sees all that was charged before."""
 
     def credit(self) -> Any:
-        """The shared value at first."""
+        """Return the shared value at first."""
 
     def checkout(self, state: Any, credit: Any, worker: int) -> Any:
-        """The worker's state with what it sees of the shared credit."""
+        """Return the worker's state with what it sees of the shared credit."""
 
     def commit(self, credit: Any, state: Any, worker: int) -> Any:
-        """The shared credit after the worker made `state` of what it checked out."""
+        """Return the shared credit after the worker made `state` of what it checked out."""
 
     def idle(self, credit: Any, worker: int) -> Any:
-        """The shared credit after the worker has decided to do nothing."""
+        """Return the shared credit after the worker has decided to do nothing."""
 
     def snapshot(self, credit: Any) -> Any:
-        """What of the shared credit all know: a state of the gate.  It is part of the cluster's view."""
+        """Return what of the shared credit all know: a state of the gate.  It is part of the cluster's view."""
 
     def seen_to_json(self, credit: Any, worker: int) -> dict[str, Any]:
-        """What a worker sees of the shared credit, as a document, for a worker in another process."""
+        """Return what a worker sees of the shared credit, as a document, for a worker in another process."""
 
     def seen_from_json(self, document: dict[str, Any]) -> Any:
-        """What such a document tells, to be checked out there; raises `StateError` for any other."""
+        """Return what such a document tells, to be checked out there; raises `StateError` for any other."""
 
 
 class LocalPolicy(Policy[State]):
@@ -248,10 +250,10 @@ class LocalPolicy(Policy[State]):
 
     @abstractmethod
     def decide(self, state: State, view: WorkerView) -> tuple[StepPlan, State]:
-        """The next step's plan, and the state in which it has happened."""
+        """Return the next step's plan, and the state in which it has happened."""
 
     def refuses(self, request: Request) -> str | None:
-        """Why the policy could never admit the request, however empty the worker, or None."""
+        """Return why the policy could never admit the request, however empty the worker, or None."""
         return None
 
     @property
@@ -270,7 +272,7 @@ class Explains(Protocol):
     """A local policy that says why a request waits."""
 
     def wait_reason(self, state: Any, view: WorkerView, request_id: int) -> WaitReason:
-        """Why a waiting request is not admitted now.  For explanations, not for the hot path."""
+        """Return why a waiting request is not admitted now.  For explanations, not for the hot path."""
 
 
 @runtime_checkable
@@ -282,11 +284,11 @@ class PausesClients(Protocol):
         """Whether it ever does."""
 
     def paused_clients(self, state: Any, clients: Sequence[int]) -> tuple[int, ...]:
-        """Of these clients, whose requests run, those that may not decode now; what the first has is taken out first
-        where another one lacks memory."""
+        """Return of these clients, whose requests run, those that may not decode now; what the first has is taken out
+        first where another one lacks memory."""
 
     def pause_reason(self, state: Any, view: WorkerView, request_id: int) -> str | None:
-        """Why the policy paused a request, in words with numbers; None if it did not.  For explanations."""
+        """Return why the policy paused a request, in words with numbers; None if it did not.  For explanations."""
 
 
 class ClusterPolicy(Policy[State]):
@@ -305,7 +307,7 @@ class ClusterPolicy(Policy[State]):
     """Whether it keeps to the roles of workers, and sends requests on from those that prefill to those that decode."""
 
     def init(self) -> State:
-        """The state before anything happened: an empty `state_type`, unless overridden."""
+        """Return the state before anything happened: an empty `state_type`, unless overridden."""
         empty: State = self.state_type()
         return empty
 
@@ -324,11 +326,12 @@ class ClusterPolicy(Policy[State]):
         return frozenset()
 
     def fitted(self, latency: LatencyModel) -> Self:
-        """This policy with what it was not told about costs taken from the workers' latency model."""
+        """Return this policy with what it was not told about costs taken from the workers' latency model."""
         return self
 
     def informed(self, requests: Sequence[Request], workers: int) -> Self:
-        """This policy with what only an oracle knows: all requests that will come, and how many workers there are."""
+        """Return this policy with what only an oracle knows: all requests that will come, and how many workers there
+        are."""
         return self
 
 
@@ -344,7 +347,7 @@ class AnswersWorkers(Protocol):
         """How long question and answer travel, together."""
 
     def answer_ns(self, state: Any, load: WorkerLoad) -> int:
-        """How long it works on the answer to a worker with this load."""
+        """Return how long it works on the answer to a worker with this load."""
 
 
 class Router(ClusterPolicy[State]):
@@ -354,15 +357,15 @@ class Router(ClusterPolicy[State]):
     """
 
     def observe(self, state: State, event: Event) -> State:
-        """The state after `event`: unchanged, unless a router has something to learn."""
+        """Return the state after `event`: unchanged, unless a router has something to learn."""
         return state
 
     @abstractmethod
     def route(self, state: State, request: Request, view: ClusterView) -> tuple[Dispatch, State]:
-        """A worker of `view` for the request.  `view.workers` is never empty."""
+        """Return a worker of `view` for the request.  `view.workers` is never empty."""
 
     def decide(self, state: State, view: ClusterView) -> tuple[ClusterPlan, State]:
-        """Nothing is held and nothing migrates."""
+        """Hold and migrate nothing."""
         return ClusterPlan(), state
 
 

@@ -95,7 +95,7 @@ class Batch:
 
 
 def chunks_of(prefilling: Sequence[tuple[int, int]], tokens: int) -> tuple[list[tuple[int, int]], int]:
-    """Chunks of (request, remaining tokens) in order, as far as so many tokens go, and what is left of those."""
+    """Return chunks of (request, remaining tokens) in order, as far as so many tokens go, and what is left of those."""
     chunks = []
     for request_id, remaining in prefilling:
         if tokens <= 0:
@@ -159,17 +159,17 @@ class Batching(ABC):
         """Return how many of a request's tokens this step may compute if it enters; 0 if it may not enter now."""
 
     def add(self, batch: Batch, request_id: int, tokens: int) -> None:
-        """The request enters with a first chunk of `tokens`."""
+        """Enter the request with a first chunk of `tokens`."""
         batch.chunks.append((request_id, tokens))
         batch.tokens -= tokens
         batch.seats -= 1
 
     def join(self, batch: Batch, request_id: int) -> None:
-        """A request enters whose KV is whole: its first step is a decode beside the others, whatever `add` does."""
+        """Enter a request whose KV is whole: its first step is a decode beside the others, whatever `add` does."""
         Batching.add(self, batch, request_id, 1)
 
     def seat(self, batch: Batch) -> None:
-        """A request enters that computes nothing in this step, since its KV is on the way."""
+        """Enter a request that computes nothing in this step, since its KV is on the way."""
         batch.seats -= 1
 
     def withheld(self, kv_capacity_tokens: int) -> int:
@@ -186,7 +186,7 @@ class Batching(ABC):
         return None
 
     def vacate(self, batch: Batch) -> None:
-        """A decoding request was taken out of the batch for another one to enter."""
+        """Take a decoding request out of the batch for another one to enter."""
         batch.seats += 1
 
 
@@ -329,7 +329,7 @@ class RequestLevel(IterationLevel):
     name: ClassVar[str] = "request-level"
 
     def vacate(self, batch: Batch) -> None:
-        """No request enters before the batch is over."""
+        """Let no request enter before the batch is over."""
 
     def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
         return Batch(list(view.prefilling), 0, 0 if view.running else self.max_running)

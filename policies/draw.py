@@ -5,7 +5,7 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def draw(seed: int, counter: int, count: int) -> int:
-    """Number `counter` (from 0) of the stream `seed`: an integer from 0 to `count` - 1.  O(1).
+    """Return number `counter` (from 0) of the stream `seed`: an integer from 0 to `count` - 1.  O(1).
 
     SplitMix64 at a place of its sequence (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
     OOPSLA'14); no value is likelier than another by more than 2^-64.

@@ -52,7 +52,7 @@ running = _whole(1, RUNNING_MAX, f"a whole number from 1 to {RUNNING_MAX:,}")
 
 
 def one_of(*choices: str) -> Validator:
-    """One of a few words."""
+    """Return one of a few words."""
 
     def validate(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
         if value not in choices:

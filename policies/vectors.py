@@ -20,7 +20,7 @@ _NO_SCORE = np.array(NO_SCORE)
 
 
 def in_queue(heads: Ints) -> Bools:
-    """Which groups have a request that waits, by the best score of each.
+    """Return which groups have a request that waits, by the best score of each.
 
     >>> in_queue(np.array([7, NO_SCORE])).tolist()
     [True, False]
@@ -30,7 +30,8 @@ def in_queue(heads: Ints) -> Bools:
 
 
 def grown(vector: npt.NDArray[Entry], size: int, fill: int | bool) -> npt.NDArray[Entry]:
-    """The vector with at least `size` entries, new ones equal to `fill`; the vector itself if it is long enough."""
+    """Return the vector with at least `size` entries, new ones equal to `fill`; the vector itself if it is long
+    enough."""
     missing = size - len(vector)
     if missing <= 0:
         return vector
@@ -38,13 +39,13 @@ def grown(vector: npt.NDArray[Entry], size: int, fill: int | bool) -> npt.NDArra
 
 
 def with_room(state: State, size: int, **fills: Any) -> State:
-    """The state with at least `size` entries in each vector that is named, new ones equal to what is given."""
+    """Return the state with at least `size` entries in each vector that is named, new ones equal to what is given."""
     vectors = {name: grown(getattr(state, name), size, fill) for name, fill in fills.items()}
     return msgspec.structs.replace(state, **vectors)
 
 
 def common(vector: Ints) -> Ints | int:
-    """The one number that all entries are, or the vector itself: numpy divides by one number ten times as fast.
+    """Return the one number that all entries are, or the vector itself: numpy divides by one number ten times as fast.
 
     >>> common(np.array([3, 3])), common(np.array([3, 4])).tolist()
     (3, [3, 4])
@@ -54,12 +55,12 @@ def common(vector: Ints) -> Ints | int:
 
 
 def least(vector: Ints) -> int:
-    """The least of some numbers: at a fifth of what numpy's own reduction costs for a hundred."""
+    """Return the least of some numbers: at a fifth of what numpy's own reduction costs for a hundred."""
     return int(vector[vector.argmin()])
 
 
 def column(numbers: Sequence[int], factor: int = 1) -> Ints:
-    """The numbers, each times the factor, as a vector that is not written to.
+    """Return the numbers, each times the factor, as a vector that is not written to.
 
     A worker's clients, and how many requests of each decode, are the same tuples in one decision after the other.
     """
@@ -79,7 +80,7 @@ def _column(numbers: tuple[int, ...], factor: int) -> Ints:
 
 
 def dense(size: int, clients: Sequence[int], amounts: Sequence[int], factor: int) -> Ints:
-    """A vector of `size` entries with amounts[k] * factor at clients[k] and 0 elsewhere."""
+    """Return a vector of `size` entries with amounts[k] * factor at clients[k] and 0 elsewhere."""
     vector = np.zeros(size, dtype=np.int64)
     if len(clients) < _FEW:
         for client, amount in zip(clients, amounts, strict=True):
@@ -96,7 +97,7 @@ def each(
     amounts: Sequence[int],
     factor: int,
 ) -> Ints:
-    """What a kernel makes of a vector and of amounts[k] * factor at clients[k], 0 elsewhere.
+    """Return what a kernel makes of a vector and of amounts[k] * factor at clients[k], 0 elsewhere.
 
     The kernel looks at each client by itself, and 0 changes nothing.  So of a long vector it sees only the clients that
     are named: one pass over all clients, the copy, instead of three.

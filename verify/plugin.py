@@ -45,7 +45,7 @@ class Theorems:
 
     @pytest.hookimpl
     def pytest_pycollect_makeitem(self, collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
-        """The theorems of a class that its module defines; anything else is left to pytest."""
+        """Return the theorems of a class that its module defines; anything else is left to pytest."""
         if (
             not inspect.isclass(obj)
             or obj.__module__ != collector.obj.__name__
@@ -60,7 +60,7 @@ class Theorems:
             self._rows += [str(value) for key, value in report.user_properties if key == _KEY]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """The table, and the file."""
+        """Print the table, and write the file."""
         rows = [json.loads(row) for row in self._rows]
         self._path.write_text(json.dumps({"theorems": rows}, indent=2) + "\n")
         if rows:
@@ -78,7 +78,7 @@ class PolicyNode(pytest.Collector):
         self.policy = policy
 
     def collect(self) -> Iterator[pytest.Item]:
-        """One test a claim; those that others rest on come first, as the class lists them."""
+        """Yield one test a claim; those that others rest on come first, as the class lists them."""
         for claim in self.policy.claims():
             yield TheoremItem.from_parent(self, name=claim.theorem.id, claim=claim)
 
@@ -126,7 +126,7 @@ class TheoremItem(pytest.Item):
             raise TheoremFailure(f"{theorem.id} {why}")
 
     def _fallen(self) -> str:
-        """Why a proof of it is none: what it rests on is decided here too, since that test may run elsewhere."""
+        """Return why a proof of it is none: what it rests on is decided here too, since that test may run elsewhere."""
         from fairsched.verify.report import below, fallen
         from fairsched.verify.solvers import prove
 
@@ -140,7 +140,7 @@ class TheoremItem(pytest.Item):
         return f"{self.policy.__module__}:{self.policy.__qualname__}"
 
     def _broken(self, world: Any, run: Any = None) -> str:
-        """The run from the start that breaks it, or else the step that does; saved."""
+        """Return the run from the start that breaks it, or else the step that does; saved."""
         from fairsched.verify.logic import counterexample_document, replay_counterexample
 
         found = run or counterexample_document(world, self._where(), claim=self.claim)
@@ -152,13 +152,13 @@ class TheoremItem(pytest.Item):
         return "\n".join([*lines, "", f"fairsched verify --replay {path}"])
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What broke, without a traceback through the library."""
+        """Return what broke, without a traceback through the library."""
         if isinstance(excinfo.value, TheoremFailure):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where the class is."""
+        """Return where the class is."""
         return self.path, None, f"{self.policy.__name__}: {self.claim.theorem.statement}"
 
 

@@ -127,7 +127,7 @@ class AssumptionWatch:
     # --- queue and charges ------------------------------------------------------------------------------------------
 
     def _joins(self, client: int, time_ns: int) -> None:
-        """One more request of the client waits."""
+        """Count one more waiting request of the client."""
         account = self._accounts[client]
         account.waiting += 1
         if account.waiting > 1:
@@ -139,7 +139,7 @@ class AssumptionWatch:
         self._gaps.join(client)
 
     def _leaves(self, client: int, time_ns: int) -> bool:
-        """One request of the client waits no more; whether it was the last."""
+        """Count one waiting request of the client less; whether it was the last."""
         account = self._accounts[client]
         account.waiting -= 1
         if account.waiting:
@@ -151,7 +151,7 @@ class AssumptionWatch:
         return True
 
     def _served(self, account: WatchedClient, client: int, time_ns: int) -> None:
-        """A wait ended with an admission: how fast clients were charged meanwhile, this admission included."""
+        """End a wait with an admission: how fast clients were charged meanwhile, this admission included."""
         span, charged = time_ns - account.wait_start, self._total - account.total_start
         if span > 0 and (self._least is None or charged * self._least[1] < self._least[0] * span):
             self._least = (charged, span, client)
@@ -166,7 +166,7 @@ class AssumptionWatch:
         return self._total
 
     def _charge(self, event: ev.Admitted | ev.Settled | ev.Cancelled | ev.Migrated, cost: int) -> None:
-        """The event charges its client (a refund is negative)."""
+        """Charge the event to its client (a refund is negative)."""
         self._total += cost
         self._gaps.charge((event.client,), (cost,), event.time_ns, self.position)
 
@@ -177,11 +177,11 @@ class AssumptionWatch:
         self._capacity = event.kv_capacity_tokens
 
     def draining(self, event: ev.WorkerDraining) -> None:
-        """The worker serves no more requests than it has."""
+        """Let the worker serve no more requests than it has."""
         self.breach(theorem.BOTH_SERVE, event.time_ns, f"worker {self._worker} takes no more requests")
 
     def left(self, event: ev.WorkerLeft) -> None:
-        """The worker is gone, and all that waited or ran on it."""
+        """Take the worker out, with all that waited or ran on it."""
         self.breach(theorem.BOTH_SERVE, event.time_ns, f"worker {self._worker} left")
         waiting = [client for client, account in self._accounts.items() if account.waiting]
         if waiting and self.promise.capacity_floor is not None:
@@ -194,7 +194,7 @@ class AssumptionWatch:
         self._running = self._waiting = self._outstanding = self._uncomputed = 0
 
     def arrived(self, event: ev.Arrived) -> None:
-        """A request joins the queue."""
+        """Add a request to the queue."""
         request = event.request
         call = self._calls[request.id] = WatchedRequest(request.client, request.max_output_tokens)
         call.queued, call.generated = True, event.generated_tokens
@@ -205,7 +205,7 @@ class AssumptionWatch:
         self._joins(request.client, event.time_ns)
 
     def admitted(self, event: ev.Admitted) -> None:
-        """A request enters."""
+        """Let a request enter."""
         call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         tokens = charged_tokens(event.extend_tokens, event.cached_prefix_tokens, self._percent)
         cost = tokens * self._rates.input
@@ -236,7 +236,8 @@ class AssumptionWatch:
                 self._served(account, event.client, event.time_ns)
 
     def _check_batch(self, event: ev.Admitted, cost: int) -> None:
-        """No more run than may, and under a gate that pauses an admission leaves room in U for a step of them."""
+        """Check that no more run than may, and under a gate that pauses that an admission leaves room in U for a step
+        of them."""
         running_max, most = self.promise.running_max, self.promise.charge_max
         if running_max is not None and self._running > running_max:
             text = f"{self._running} requests run, and {running_max} may"
@@ -249,7 +250,8 @@ class AssumptionWatch:
                 self.breach(theorem.BATCH_BOUNDED, event.time_ns, text)
 
     def _check_reserved(self, event: ev.Admitted, call: WatchedRequest, account: WatchedClient) -> None:
-        """What the request may still produce is promised to it, and the cap holds what its client is promised."""
+        """Check that what the request may still produce is promised to it, and that the cap holds what its client is
+        promised."""
         assert call.most is not None
         left = call.most - call.generated
         call.kv = call.extend + left
@@ -264,23 +266,23 @@ class AssumptionWatch:
             self.breach(theorem.CAPPED, event.time_ns, text)
 
     def _owed(self, account: WatchedClient) -> int:
-        """What may still be charged to a client for the outputs reserved for it: R."""
+        """Return what may still be charged to a client for the outputs reserved for it: R."""
         return self._rates.output * max(account.reserved - account.produced, 0)
 
     def _computes(self, call: WatchedRequest, account: WatchedClient, tokens: int) -> None:
-        """A running request has so many input tokens more (negative: fewer) left to compute."""
+        """Charge a running request for so many input tokens more (negative: fewer) left to compute."""
         call.uncomputed += tokens
         account.uncomputed += tokens
         self._uncomputed += tokens
 
     def prefilled(self, event: ev.Prefilled) -> None:
-        """A chunk was computed."""
+        """Take note of a chunk that was computed."""
         call = self._calls.get(event.request_id)
         if call is not None and call.running:
             self._computes(call, self._accounts[event.client], -min(event.tokens, call.uncomputed))
 
     def _check_room(self, time_ns: int, request_id: int, call: WatchedRequest, account: WatchedClient) -> None:
-        """What the last admission was charged and all that may follow is at most U."""
+        """Check that what the last admission was charged and all that may follow is at most U."""
         most, client = self.promise.charge_max, call.client
         if most is None or not self.promise.outputs_reserved or self._pauses:
             return
@@ -294,8 +296,8 @@ class AssumptionWatch:
             self._check_shared(time_ns, client, whole, most)
 
     def _check_shared(self, time_ns: int, client: int, whole: int, most: int) -> None:
-        """The same together with what any one other client may be charged and given back; each at its own multiplier.
-        O(1) if all others fit too."""
+        """Check the same together with what any one other client may be charged and given back; each at its own
+        multiplier. O(1) if all others fit too."""
         account, times = self._accounts[client], self.promise.charging.times
         bound = most * self._times_max
         rest = self._rates.output * (self._outstanding - account.reserved + account.produced)
@@ -310,11 +312,11 @@ class AssumptionWatch:
             self.breach(theorem.MEM_SHARED, time_ns, text)
 
     def _in_memory(self, account: WatchedClient) -> int:
-        """What may still be charged to a client, and what it may be given back: R + K."""
+        """Return what may still be charged to a client, and what it may be given back: R + K."""
         return self._owed(account) + self._rates.input * account.uncomputed
 
     def settled(self, event: ev.Settled) -> None:
-        """The true extend tokens are known."""
+        """Settle the true extend tokens."""
         call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         before = charged_tokens(call.extend, call.context - call.extend, self._percent)
         more = event.extend_tokens - call.extend
@@ -341,7 +343,7 @@ class AssumptionWatch:
             self._check_room(event.time_ns, event.request_id, call, account)
 
     def decoded(self, event: ev.Decoded) -> None:
-        """Tokens were decoded."""
+        """Count decoded tokens."""
         output = self._rates.output
         reserved, most = self.promise.outputs_reserved, self.promise.charge_max
         costs = []
@@ -365,7 +367,7 @@ class AssumptionWatch:
         self._gaps.charge(event.clients, costs, event.time_ns, self.position)
 
     def held(self, event: ev.Held) -> None:
-        """Clients held memory for some time."""
+        """Count the memory that clients held for some time."""
         most = self.promise.hold_tokens
         costs = [tokens * self._rates.output for tokens in event.tokens]
         for client, tokens, cost in zip(event.clients, event.tokens, costs, strict=True):
@@ -379,7 +381,7 @@ class AssumptionWatch:
         self._gaps.charge(event.clients, costs, event.time_ns, self.position)
 
     def _out(self, event: ev.Preempted | ev.Finished | ev.Cancelled | ev.Migrated, generated: int) -> WatchedRequest:
-        """A request leaves the batch after `generated` output tokens in all."""
+        """Take a request out of the batch after `generated` output tokens in all."""
         call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         here = generated - call.generated
         if call.running:
@@ -399,18 +401,18 @@ class AssumptionWatch:
         return call
 
     def preempted(self, event: ev.Preempted) -> None:
-        """A request waits again."""
+        """Let a request wait again."""
         call = self._out(event, event.generated_tokens)
         call.queued = True
         self._joins(call.client, event.time_ns)
 
     def finished(self, event: ev.Finished) -> None:
-        """A request is done."""
+        """End a request that is done."""
         self._out(event, event.output_tokens)
         del self._calls[event.request_id]
 
     def cancelled(self, event: ev.Cancelled | ev.Migrated) -> None:
-        """A request leaves, and what was not computed for it is given back."""
+        """Take out a request, and give back what was not computed for it."""
         cost = event.uncomputed_tokens * self._rates.input if event.was_running else 0
         if cost:
             self._gives_back(self._call(event.request_id, event.client), self._accounts[event.client], cost)
@@ -426,13 +428,13 @@ class AssumptionWatch:
             self._refund(event, cost, f"{how} while it ran")
 
     def gone(self, event: ev.Cancelled | ev.Migrated | ev.Rejected) -> None:
-        """A waiting request leaves without an admission; one that never arrived changes nothing."""
+        """Take out a waiting request without an admission; one that never arrived changes nothing."""
         call = self._calls.pop(event.request_id, None)
         if call is not None and call.queued:
             self._leaves(call.client, event.time_ns)
 
     def _gives_back(self, call: WatchedRequest, account: WatchedClient, cost: int) -> None:
-        """A running request is given back a part of its charge.
+        """Give back to a running request a part of its charge.
 
         All that its client is given back from its admission on was charged for requests that ran beside it.
         """
@@ -446,7 +448,7 @@ class AssumptionWatch:
     # --- report -----------------------------------------------------------------------------------------------------
 
     def findings(self, now_ns: int) -> dict[str, Finding]:
-        """All assumptions by name, with what was seen so far."""
+        """Return all assumptions by name, with what was seen so far."""
         reasons, notes = self._reasons(), self._notes(now_ns)
         found: dict[str, Finding] = {}
         for assumption in theorem.ASSUMPTIONS:
@@ -499,7 +501,7 @@ class AssumptionWatch:
         return reasons
 
     def _notes(self, now_ns: int) -> dict[str, str]:
-        """What was measured beside."""
+        """Return what was measured beside."""
         together = self._together_ns + (now_ns - self._together_since if self._waiting > 1 else 0)
         notes = {theorem.BACKLOGGED_DURING.name: f"two or more clients waited together for {together} ns"}
         if self._least is not None:

@@ -23,7 +23,7 @@ _FIRST = 8
 
 
 def _room(matrix: Ints, rows: int, columns: int) -> Ints:
-    """The matrix with at least so many rows and columns."""
+    """Return the matrix with at least so many rows and columns."""
     if rows <= matrix.shape[0] and columns <= matrix.shape[1]:
         return matrix
     larger = np.zeros((max(rows, 2 * matrix.shape[0]), max(columns, 2 * matrix.shape[1])), dtype=np.int64)
@@ -59,7 +59,7 @@ class PairGaps(_Grown):
         self._lead = np.zeros((_FIRST, _FIRST), dtype=np.int64)
 
     def join(self, client: int) -> None:
-        """The client begins to wait.  O(n)."""
+        """Let the client begin to wait.  O(n)."""
         n = len(self._clients)
         if n == self._max:
             self.left_out += 1
@@ -74,7 +74,7 @@ class PairGaps(_Grown):
         self._lead[: n + 1, n] = self._service[: n + 1]
 
     def leave(self, client: int) -> None:
-        """The client waits no more: the last row takes its place.  O(n)."""
+        """Let the client wait no more: the last row takes its place.  O(n)."""
         row = self._rows.pop(client, None)
         if row is None:
             return
@@ -89,12 +89,12 @@ class PairGaps(_Grown):
             self._lead[row, row] = 0
 
     def restart(self) -> None:
-        """Intervals begin anew: the unit of service has changed.  O(n^2)."""
+        """Begin intervals anew: the unit of service has changed.  O(n^2)."""
         self._service[:] = 0
         self._lead[:] = 0
 
     def charge(self, clients: Sequence[int], amounts: Sequence[int], time_ns: int) -> Largest:
-        """One event charges `amounts[k]` to `clients[k]`; returns the largest gap that it changed."""
+        """Charge `amounts[k]` to `clients[k]` in one event; returns the largest gap that it changed."""
         rows, known = self._rows, []
         for client, amount in zip(clients, amounts, strict=True):
             row = rows.get(client)
@@ -122,7 +122,7 @@ class PairGaps(_Grown):
         return self._seen(known[which], other, int(spread[which, other]), time_ns)
 
     def _seen(self, row: int, other: int, cost: int, time_ns: int) -> Largest:
-        """The gap between two rows, the one that is ahead now first; remembered if it is the largest so far."""
+        """Return the gap between two rows, the one that is ahead now first; remembered if it is the largest so far."""
         if self._service[row] - self._service[other] != self._lead[row, other]:
             row, other = other, row
         found = Largest(cost, self._clients[row], self._clients[other], time_ns)
@@ -164,7 +164,7 @@ class Lags(_Grown):
         return column
 
     def join(self, client: int) -> None:
-        """The client begins to wait.  O(m)."""
+        """Let the client begin to wait.  O(m)."""
         column = self._column(client)
         if column is None:
             return
@@ -175,7 +175,7 @@ class Lags(_Grown):
         self._floor[row, :m] = self._service[:m] - self._service[column]
 
     def leave(self, client: int) -> None:
-        """The client waits no more: the last row takes its place.  O(m)."""
+        """Let the client wait no more: the last row takes its place.  O(m)."""
         row = self._rows.pop(client, None)
         if row is None:
             return
@@ -186,12 +186,12 @@ class Lags(_Grown):
             self._rows[self._names[column]] = row
 
     def restart(self) -> None:
-        """Intervals begin anew: the unit of service has changed."""
+        """Begin intervals anew: the unit of service has changed."""
         self._service[:] = 0
         self._floor[:] = 0
 
     def charge(self, clients: Sequence[int], amounts: Sequence[int], time_ns: int) -> Largest:
-        """One event charges `amounts[k]` to `clients[k]`; returns the largest lag that it changed."""
+        """Charge `amounts[k]` to `clients[k]` in one event; returns the largest lag that it changed."""
         columns = []
         for client, amount in zip(clients, amounts, strict=True):
             column = self._column(client)
@@ -246,7 +246,8 @@ class GapWatch:
         self.widening = 0
 
     def gave_back(self, client: int, cost: int) -> None:
-        """So much was given back to the client for requests that were in flight at one time.  O(clients) if it grew."""
+        """Note that so much was given back to the client for requests that were in flight at one time.  O(clients) if
+        it grew."""
         if cost > self.given_back.get(client, 0):
             self.given_back[client] = cost
             self._widen()
@@ -264,23 +265,23 @@ class GapWatch:
         return gap, lag
 
     def join(self, client: int) -> None:
-        """The client begins to wait."""
+        """Let the client begin to wait."""
         for gaps in self._both:
             gaps.join(client)
 
     def leave(self, client: int) -> None:
-        """The client waits no more."""
+        """Let the client wait no more."""
         for gaps in self._both:
             gaps.leave(client)
 
     def restart(self) -> None:
-        """Intervals begin anew: the unit of service has changed."""
+        """Begin intervals anew: the unit of service has changed."""
         self._widen()
         for gaps in self._both:
             gaps.restart()
 
     def charge(self, clients: Sequence[int], costs: Sequence[int], time_ns: int, position: int) -> None:
-        """The worker's event at `position` charges `costs[k]` to `clients[k]`, in cost units of multiplier 1."""
+        """Charge `costs[k]` to `clients[k]`, in cost units of multiplier 1, for the worker's event at `position`."""
         if not self._both:
             return
         promise = self.promise

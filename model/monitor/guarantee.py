@@ -29,19 +29,20 @@ class WaitBound(Protocol):
         """Until one of the client's waiting requests is let in."""
 
     def first_token_ns(self, extend_tokens: int | None = None) -> int:
-        """From the beginning of a wait to the first token of the request that ends it (None: of the longest prompt)."""
+        """Return the time from the beginning of a wait to the first token of the request that ends it (None: of the
+        longest prompt)."""
 
     def completion_ns(self, extend_tokens: int | None = None, output_tokens: int | None = None) -> int:
-        """From the beginning of a wait to the end of the request that ends it (None: the longest)."""
+        """Return the time from the beginning of a wait to the end of the request that ends it (None: the longest)."""
 
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """What the time to the last token of the longest request is made of, in nanoseconds."""
+        """Return what the time to the last token of the longest request is made of, in nanoseconds."""
 
     def prefill_ns(self, extend_tokens: int) -> int:
-        """From an admission to the first token of a request with so many tokens to compute."""
+        """Return the time from an admission to the first token of a request with so many tokens to compute."""
 
     def decode_ns(self, output_tokens: int) -> int:
-        """From the first token to the last of so many."""
+        """Return the time from the first token to the last of so many."""
 
 
 @attrs.frozen
@@ -89,7 +90,8 @@ class Promise:
     )
 
     def needed_by(self) -> dict[str, tuple[str, ...]]:
-        """For each assumption's name the ids of the theorems that rest on it, by themselves or through others."""
+        """Return for each assumption's name the ids of the theorems that rest on it, by themselves or through
+        others."""
         known = {theorem.id: theorem for theorem in self.theorems}
         needed: dict[str, list[str]] = {}
         for theorem in self.theorems:
@@ -98,7 +100,8 @@ class Promise:
         return {name: tuple(ids) for name, ids in needed.items()}
 
     def defects(self) -> list[tuple[th.Assumption, str]]:
-        """The assumptions that the configuration itself breaks, and how; a cap that is not set breaks nothing."""
+        """Return the assumptions that the configuration itself breaks, and how; a cap that is not set breaks
+        nothing."""
         found = [
             (assumption, "the policy's configuration does not fulfil it")
             for assumption in sorted(self.broken, key=lambda each: each.name)
@@ -115,7 +118,7 @@ class Promise:
 
 
 def _names(theorem: th.Theorem, known: dict[str, th.Theorem]) -> set[str]:
-    """Names of a theorem's assumptions and of those that it takes for granted."""
+    """Return names of a theorem's assumptions and of those that it takes for granted."""
     names = {assumption.name for assumption in theorem.assumptions}
     for other in theorem.rests_on:
         if other in known:
@@ -232,10 +235,10 @@ class MonitorReport:
         return None
 
     def violated(self) -> dict[str, Finding]:
-        """The assumptions that were broken and that a theorem of the policy rests on."""
+        """Return the assumptions that were broken and that a theorem of the policy rests on."""
         return {name: finding for name, finding in self.assumptions.items() if finding.matters}
 
 
 def excused(findings: Mapping[str, Finding], theorems: tuple[str, ...]) -> tuple[str, ...]:
-    """The broken assumptions on which these theorems rest: what excuses a gap over the bound that they say."""
+    """Return the broken assumptions on which these theorems rest: what excuses a gap over the bound that they say."""
     return tuple(name for name, found in findings.items() if found.violated and set(found.theorems) & set(theorems))

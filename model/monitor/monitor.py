@@ -40,7 +40,7 @@ class GateCheck(Protocol):
         """The kinds of events that it wants to see."""
 
     def observe(self, event: ev.Event) -> str | None:
-        """Why this event is an admission that the gate had not let in, in one sentence; else None."""
+        """Return why this event is an admission that the gate had not let in, in one sentence; else None."""
 
 
 _CHARGES_NOTHING = frozenset({ev.Arrived, ev.ClientConfigured, ev.WorkerJoined})
@@ -91,11 +91,11 @@ class Monitor:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def observe(self, event: ev.Event) -> None:
-        """The worker's next event."""
+        """Observe the worker's next event."""
         self.observe_all((event,))
 
     def observe_all(self, events: Iterable[ev.Event]) -> None:
-        """The worker's next events."""
+        """Observe the worker's next events."""
         handlers, gate, asked, watch, waits = self._handlers, self._gate, self._asked, self._watch, self._waits
         for event in events:
             kind = type(event)
@@ -152,7 +152,7 @@ class Monitor:
         return self._promise
 
     def promised(self, promise: Promise, time_ns: int) -> None:
-        """What it is held to is this from now on, with weights as they are: bounds for other limits than before."""
+        """Hold the run to this from now on, with weights as they are: bounds for other limits than before."""
         self._promise = promise
         self._reweighted_ns = time_ns
         self._reweigh()
@@ -180,7 +180,7 @@ class Monitor:
     # --- report -----------------------------------------------------------------------------------------------------
 
     def report(self) -> MonitorReport:
-        """What was seen so far."""
+        """Return what was seen so far."""
         promise = self.promise
         pairs, lags = self._gaps.pairs, self._gaps.lags
         gap_bound, lag_bound = self._gaps.bounds
@@ -216,13 +216,13 @@ class ClusterMonitor:
         self._make = make
 
     def observe(self, event: ev.Event) -> None:
-        """The cluster's next event."""
+        """Observe the cluster's next event."""
         monitor = self._of(event.worker)
         if monitor is not None:
             monitor.observe(event)
 
     def observe_all(self, events: Iterable[ev.Event]) -> None:
-        """The cluster's next events; those of one worker that follow each other go there together."""
+        """Observe the cluster's next events; those of one worker that follow each other go there together."""
         for worker, several in groupby(events, key=attrgetter("worker")):
             monitor = self._of(worker)
             if monitor is not None:
@@ -234,12 +234,12 @@ class ClusterMonitor:
         return self.workers.get(worker)
 
     def reports(self) -> tuple[MonitorReport, ...]:
-        """Each worker's report, in order of their ids."""
+        """Return each worker's report, in order of their ids."""
         return tuple(self.workers[worker].report() for worker in sorted(self.workers))
 
 
 def together(reports: Sequence[MonitorReport]) -> dict[str, Finding]:
-    """The findings of several workers as one: counts added, the first breach of any, each worker's note.
+    """Return the findings of several workers as one: counts added, the first breach of any, each worker's note.
 
     What is watched on some workers only is judged by those.
     """

@@ -63,7 +63,7 @@ class WaitWatch:
             self._begin(waiting, time_ns)
 
     def report(self) -> dict[str, Any]:
-        """What a report says of waits."""
+        """Return what a report says of waits."""
         worst = self.promise.worst_wait
         return {
             "wait": self.longest,
@@ -74,7 +74,7 @@ class WaitWatch:
         }
 
     def before(self, event: ev.Event) -> None:
-        """An event is about to be charged: it may end a wait."""
+        """Look at an event that is about to be charged: it may end a wait."""
         if isinstance(event, ev.Admitted) and event.request_id in self._queued:
             self._let_in(event)
         elif isinstance(event, ev.Prefilled) and not event.remaining_tokens:
@@ -87,7 +87,7 @@ class WaitWatch:
             self._running.clear()
 
     def after(self, event: ev.Event) -> None:
-        """An event was charged: it may begin a wait."""
+        """Look at an event that was charged: it may begin a wait."""
         if isinstance(event, ev.Arrived):
             self._joins(event.request.id, event.request.client, event.generated_tokens, event.time_ns)
         elif isinstance(event, ev.Preempted):

@@ -69,7 +69,7 @@ class IndexMatch(msgspec.Struct, frozen=True, gc=False):
     levels: tuple[Level, ...]
 
     def blocks_by_worker(self, workers: int) -> list[int]:
-        """Blocks held by each of the workers 0 to `workers` - 1.  O(workers)."""
+        """Return blocks held by each of the workers 0 to `workers` - 1.  O(workers)."""
         held = [0] * workers
         known = (1 << workers) - 1
         for level in self.levels:
@@ -117,7 +117,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def empty(cls, window_ns: int) -> "PrefixIndex":
-        """An index that knows nothing.  It takes on the block size of the first prompt inserted."""
+        """Return an index that knows nothing.  It takes on the block size of the first prompt inserted."""
         if window_ns < 1:
             raise ValueError(f"a window lasts at least 1 ns, not {window_ns}")
         return cls(Map({ROOT: EMPTY_ROOT}), Map(), Map(), Map(), window_ns, 0, 0, 0, ROOT + 1, 1)
@@ -143,11 +143,12 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         return IndexMatch(at, blocks, tuple(levels))
 
     def held_tokens(self, worker: int) -> int:
-        """Tokens that the worker holds.  O(1)."""
+        """Return tokens that the worker holds.  O(1)."""
         return self.shelves.get(worker, EMPTY_SHELF).blocks * self.block_tokens
 
     def hits(self, worker: int | None, node: int = ROOT) -> int:
-        """Hits of the window on the worker, or with None on any, through `node`; through the root: all its requests.
+        """Return hits of the window on the worker, or with None on any, through `node`; through the root: all its
+        requests.
 
         Raises `KeyError` if there is no such node.  O(nodes below it), and O(1) for the root.
         """
@@ -161,7 +162,8 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
             node = self.nodes[node].parent
 
     def victims(self, worker: int, tokens: int, spared: Container[int] = ()) -> tuple[Victim, ...]:
-        """What the worker would evict to free `tokens` tokens, rounded up to a block, or all it can, in its order.
+        """Return what the worker would evict to free `tokens` tokens, rounded up to a block, or all it can, in its
+        order.
 
         The last victim keeps its head.  The nodes of `spared` that it holds stay, and all above them: those of requests
         in the batch, which pin what they use.  Nothing is changed.  O(v log v) for v victims and spared leaves, and
@@ -199,7 +201,8 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
     def insert(
         self, prompt: Prompt, blocks: int, worker: int, now_ns: int, hit: bool = True, match: IndexMatch | None = None
     ) -> tuple["PrefixIndex", int]:
-        """The worker holds (or will, for a request sent to it) the first `blocks` blocks of `prompt`, used just now.
+        """Insert the first `blocks` blocks of `prompt`, which the worker holds (or will, for a request sent to it),
+        used just now.
 
         Also returns the node that ends exactly there: it keeps its id while a hit of the window ends with it, and while
         the worker holds it and nothing below it.
@@ -254,7 +257,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         )
 
     def advance(self, now_ns: int, at_most: int | None = None) -> "PrefixIndex":
-        """It is `now_ns`: hits that are `window_ns` old or older leave the window, and nodes that only they kept.
+        """Advance to `now_ns`: hits that are `window_ns` old or older leave the window, and nodes that only they kept.
 
         `at_most` bounds how many leave now (the rest go with later calls), so that no decision after a quiet time pays
         for a whole window.  Raises `ValueError` if time goes back.  O(1), and O(d log N) for each hit that leaves.
@@ -277,12 +280,14 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         return replace(self, nodes=nodes.finish(), window=window, requests=requests, oldest=oldest, now_ns=now_ns)
 
     def ends_with(self, node: int, prompt: Prompt) -> bool:
-        """Whether `node` is there and ends where `prompt` does; asked by identity, so that a yes is sure.  O(1)."""
+        """Return whether `node` is there and ends where `prompt` does; asked by identity, so that a yes is sure.
+        O(1)."""
         known = self.nodes.get(node)
         return known is not None and known.prompt is prompt and known.end == prompt.blocks
 
     def evicted(self, prompt: Prompt, keep_blocks: int, worker: int, node: int = ROOT) -> "PrefixIndex":
-        """The worker holds of `prompt` only its first `keep_blocks` blocks, and nothing that goes on from there.
+        """Evict from what the worker holds all of `prompt` but its first `keep_blocks` blocks, and all that goes on
+        from there.
 
         Changes nothing if it is not said to hold more.  The `node` with which the prompt ended when it was inserted
         saves a walk, if it still does; a prompt that nodes have, the very object, is compared with none.
@@ -326,7 +331,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         return replace(self, nodes=draft.nodes.finish(), shelves=shelves, next_id=next_id)
 
     def without(self, worker: int) -> "PrefixIndex":
-        """The worker holds nothing any more (it died, or was drained); its hits stay until the window has passed them.
+        """Forget what the worker holds (it died, or was drained); its hits stay until the window has passed them.
 
         O(nodes that it held, and their children).
         """
@@ -339,7 +344,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
         return replace(self, nodes=draft.nodes.finish(), shelves=self.shelves.delete(worker))
 
     def to_json(self) -> dict[str, Any]:
-        """The index as plain lists, numbers and strings.  O(all keys).
+        """Return the index as plain lists, numbers and strings.  O(all keys).
 
         Equal for indexes that know the same by the same ids; what a prompt goes on with beyond its node is not kept.
         """
@@ -352,7 +357,7 @@ class PrefixIndex(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "PrefixIndex":
-        """The index that `to_json` wrote; raises `ValueError` on another schema version.  O(all keys)."""
+        """Return the index that `to_json` wrote; raises `ValueError` on another schema version.  O(all keys)."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a prefix index of schema {data.get('schema')!r} cannot be read, only {SCHEMA}")
         scalars = {name: data[name] for name in SCALARS}

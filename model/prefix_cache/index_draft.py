@@ -47,7 +47,7 @@ class IndexDraft:
         self._gain(parent, prompt.keys[first : first + KEY_BYTES], i)
 
     def access(self, last: int, stamp: int, hit: int) -> None:
-        """The worker holds the path to node `last` and used it at `stamp`, which counts as `hit` (0 or 1) hits."""
+        """Let the worker hold the path to node `last`, used at `stamp`, which counts as `hit` (0 or 1) hits."""
         worker, node = self.worker, self.nodes[last]
         held, stamps = node.held, node.stamps
         if last != ROOT:
@@ -67,7 +67,7 @@ class IndexDraft:
             self._pass(node.parent)
 
     def _gain(self, i: int, key: bytes = b"", child: int = ROOT) -> None:
-        """An access goes on from node `i` to a child that the worker did not hold; a new one is `child`, by `key`."""
+        """Follow an access from node `i` to a child that the worker did not hold; a new one is `child`, by `key`."""
         nodes, worker = self.nodes, self.worker
         gained = True
         while gained:
@@ -94,7 +94,7 @@ class IndexDraft:
         self._pass(i)
 
     def _pass(self, i: int) -> None:
-        """An access goes on from node `i` to a child that the worker held."""
+        """Follow an access from node `i` to a child that the worker held."""
         nodes, worker = self.nodes, self.worker
         while i > ROOT:
             node = nodes[i]
@@ -111,7 +111,7 @@ class IndexDraft:
             self.order = self.order.remove((old, i))
 
     def forget(self, top: int) -> None:
-        """The worker no longer holds node `top`, nor anything below it; what it used last there, its parent hands on.
+        """Forget node `top`, and all below it, of what the worker holds; what it used last there, its parent hands on.
 
         O(nodes it loses, and their children).
         """
@@ -127,13 +127,13 @@ class IndexDraft:
         self._forget_leaf(top)
 
     def _forget_leaf(self, i: int) -> None:
-        """The worker no longer holds its leaf `i`, whose parent may be its leaf now."""
+        """Forget leaf `i`, whose parent may be a leaf now, of what the worker holds."""
         leaf = self.nodes[i]
         self.order = leaf_lost(self.nodes, self.worker, i, leaf, self.order)
         self.blocks += leaf.start - leaf.end
 
     def cut(self, i: int, keep: int, upper: int) -> None:
-        """The worker holds of node `i` only what lies before block `keep`, which becomes node `upper`.
+        """Keep of node `i` only what lies before block `keep`, which becomes node `upper`.
 
         O(workers that hold it, and what the worker holds below it).
         """
@@ -162,7 +162,7 @@ class IndexDraft:
 def leaf_lost(
     nodes: MapMutation[int, IndexNode], worker: int, i: int, leaf: IndexNode, order: SortedTuple[tuple[int, int]]
 ) -> SortedTuple[tuple[int, int]]:
-    """The worker no longer holds its leaf `i`, whose parent may be its leaf now; returns its order of eviction."""
+    """Take leaf `i`, whose parent may be a leaf now, from what the worker holds; returns its order of eviction."""
     up, own, held = leaf.parent, leaf.stamps, leaf.held ^ 1 << worker
     node, stamp = nodes[up], own[worker]
     below, stamps = node.below, node.stamps
@@ -187,7 +187,7 @@ def leaf_lost(
 
 
 def expire(nodes: MapMutation[int, IndexNode], worker: int, last: int) -> None:
-    """A hit of the worker that ended with node `last` leaves the window, and nodes that only it kept."""
+    """Let a hit of the worker that ended with node `last` leave the window, and nodes that only it kept."""
     i, node = last, nodes[last]
     ends, children = fewer(node.ends, worker), node.children
     while i != ROOT and not (ends or node.held or children):
@@ -210,7 +210,7 @@ def _settle(nodes: MapMutation[int, IndexNode], i: int) -> None:
 
 
 def _join(nodes: MapMutation[int, IndexNode], upper: int) -> None:
-    """The only child of node `upper` takes over its blocks."""
+    """Give the blocks of node `upper` to its only child."""
     node = nodes[upper]
     (lower,) = node.children.values()
     parent = nodes[node.parent]

@@ -60,7 +60,8 @@ FEW_BITS = 12
 
 
 def bits(mask: int) -> list[int]:
-    """The workers of a bit mask (not negative) in ascending order.  O(workers in it), by C where they are many."""
+    """Return the workers of a bit mask (not negative) in ascending order.  O(workers in it), by C where they are
+    many."""
     if mask.bit_count() > FEW_BITS:
         digits = f"{mask:b}"[::-1].encode().translate(_TRUTHS)
         return [*compress(range(len(digits)), digits)]
@@ -74,22 +75,22 @@ def bits(mask: int) -> list[int]:
 
 @lru_cache(4_096)
 def one(worker: int) -> Map[int, int]:
-    """A count of one for the worker and for no other: the same object every time, since most nodes have it."""
+    """Return a count of one for the worker and for no other: the same object every time, since most nodes have it."""
     return Map({worker: 1})
 
 
 def more(counts: Map[int, int], worker: int) -> Map[int, int]:
-    """The counts with one more for the worker."""
+    """Return the counts with one more for the worker."""
     return counts.set(worker, counts.get(worker, 0) + 1) if counts else one(worker)
 
 
 def less(values: Map[int, int], worker: int) -> Map[int, int]:
-    """The values without that of the worker, which has one."""
+    """Return the values without that of the worker, which has one."""
     return values.delete(worker) if len(values) > 1 else NOTHING
 
 
 def fewer(counts: Map[int, int], worker: int) -> Map[int, int]:
-    """The counts with one less for the worker, which has one."""
+    """Return the counts with one less for the worker, which has one."""
     count = counts[worker]
     return counts.set(worker, count - 1) if count > 1 else less(counts, worker)
 
@@ -98,7 +99,7 @@ EMPTY_ROOT = IndexNode(NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, ALL_WORKERS
 
 
 def counted(window: Mapping[int, Hit]) -> tuple[defaultdict[int, Counter[int]], Counter[int]]:
-    """Hits of the window by the node with which they end and by worker, and by worker alone.  O(hits)."""
+    """Return hits of the window by the node with which they end and by worker, and by worker alone.  O(hits)."""
     ends, requests = defaultdict[int, Counter[int]](Counter), Counter[int]()
     for hit in window.values():
         ends[hit.node][hit.worker] += 1
@@ -107,7 +108,7 @@ def counted(window: Mapping[int, Hit]) -> tuple[defaultdict[int, Counter[int]], 
 
 
 def hits_through(nodes: Mapping[int, IndexNode], node: IndexNode, worker: int | None) -> int:
-    """Hits of the worker, or of all, that end with `node` or below.  O(nodes below it)."""
+    """Return hits of the worker, or of all, that end with `node` or below.  O(nodes below it)."""
     count, todo = 0, [node]
     for each in todo:
         ends = each.ends
@@ -119,7 +120,7 @@ def hits_through(nodes: Mapping[int, IndexNode], node: IndexNode, worker: int | 
 
 
 def rows_of(nodes: Mapping[int, IndexNode]) -> list[list[Any]]:
-    """The nodes but the root as plain rows, parents first; masks are hexadecimal, since they may be long."""
+    """Return the nodes but the root as plain rows, parents first; masks are hexadecimal, since they may be long."""
     order = sorted((node.start, i) for i, node in nodes.items() if i != ROOT)
     return [
         [i, node.parent, f"{node.held:x}", sorted(map(list, node.stamps.items())), b64encode(node.edge).decode("ascii")]
@@ -128,7 +129,7 @@ def rows_of(nodes: Mapping[int, IndexNode]) -> list[list[Any]]:
 
 
 def nodes_of(rows: list[list[Any]], window: Mapping[int, Hit], block_tokens: int) -> Map[int, IndexNode]:
-    """The nodes that `rows_of` wrote."""
+    """Return the nodes that `rows_of` wrote."""
     parents = {ROOT: NO_NODE, **{row[0]: row[1] for row in rows}}
     held = {ROOT: ALL_WORKERS, **{row[0]: int(row[2], 16) for row in rows}}
     keys = {ROOT: b""}

@@ -41,7 +41,7 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
 
     @classmethod
     def from_sorted(cls, items: Iterable[T]) -> "SortedTuple[T]":
-        """The sequence of `items`, which must ascend strictly: raises `ValueError` if they do not.  O(n)."""
+        """Return the sequence of `items`, which must ascend strictly: raises `ValueError` if they do not.  O(n)."""
         every = tuple(items)
         if not all(map(lt, every, islice(every, 1, None))):
             raise ValueError("the items of a sorted tuple ascend and are distinct")
@@ -49,7 +49,7 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
         return cls(tuple(every[i : i + width] for i in range(0, len(every), width)), len(every))
 
     def add(self, item: T) -> "SortedTuple[T]":
-        """The sequence with `item`; raises `ValueError` if it is there already."""
+        """Return the sequence with `item`; raises `ValueError` if it is there already."""
         chunks = self.chunks
         if not chunks:
             return SortedTuple(((item,),), 1)
@@ -69,7 +69,7 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
         return SortedTuple(chunks[:i] + new + chunks[i + 1 :], self.size + 1)
 
     def remove(self, item: T) -> "SortedTuple[T]":
-        """The sequence without `item`; raises `KeyError` naming it if it is not there."""
+        """Return the sequence without `item`; raises `KeyError` naming it if it is not there."""
         chunks = self.chunks
         if not chunks:
             raise KeyError(item)
@@ -90,26 +90,27 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
         return SortedTuple(every, self.size - 1)
 
     def exchange(self, old: T, new: T) -> "SortedTuple[T]":
-        """The sequence with `new` in place of `old`: `remove` and `add`, and one copy where it stands first as well."""
+        """Return the sequence with `new` in place of `old`: `remove` and `add`, and one copy where it stands first as
+        well."""
         chunks = self.chunks
         if chunks and len(first := chunks[0]) > 1 and first[0] == old and new < first[1]:
             return SortedTuple(((new, *first[1:]), *chunks[1:]), self.size)
         return self.remove(old).add(new)
 
     def discard(self, item: T) -> "SortedTuple[T]":
-        """The sequence without `item`, which need not be there."""
+        """Return the sequence without `item`, which need not be there."""
         return self.remove(item) if item in self else self
 
     def first(self) -> T:
-        """The least item; raises `IndexError` if there is none."""
+        """Return the least item; raises `IndexError` if there is none."""
         return self.chunks[0][0]
 
     def last(self) -> T:
-        """The greatest item; raises `IndexError` if there is none."""
+        """Return the greatest item; raises `IndexError` if there is none."""
         return self.chunks[-1][-1]
 
     def below(self, limit: T) -> T | None:
-        """The greatest item that is less than `limit`, or None.  O(log n)."""
+        """Return the greatest item that is less than `limit`, or None.  O(log n)."""
         i = bisect_left(self.chunks, limit, key=_first_of) - 1
         if i < 0:
             return None
@@ -156,7 +157,7 @@ class SortedTuple(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
 
 
 def _with_shrunk(chunks: list[tuple[T, ...]], i: int, chunk: tuple[T, ...]) -> tuple[tuple[T, ...], ...]:
-    """`chunks` with `chunk` at `i`, joined to a neighbour when both are small, dropped when empty."""
+    """Return `chunks` with `chunk` at `i`, joined to a neighbour when both are small, dropped when empty."""
     small = (CHUNK_MIN + len(chunks)) // 2
     if i + 1 < len(chunks) and len(chunk) + len(chunks[i + 1]) <= small:
         chunks[i : i + 2] = (chunk + chunks[i + 1],)

@@ -93,12 +93,12 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 
 def is_victim(i: int, node: Node) -> bool:
-    """Whether node `i` may be evicted: a leaf without pins."""
+    """Return whether node `i` may be evicted: a leaf without pins."""
     return i != ROOT and not node.children and not node.refs
 
 
 def walk(nodes: Mapping[int, Span], keys: bytes) -> tuple[int, int]:
-    """The deepest node that `keys` reach, perhaps only in part, and the number of blocks matched."""
+    """Return the deepest node that `keys` reach, perhaps only in part, and the number of blocks matched."""
     at, end = ROOT, 0
     children = nodes[ROOT].children
     while (child := children.get(keys[end : end + KEY_BYTES])) is not None:
@@ -114,7 +114,8 @@ def walk(nodes: Mapping[int, Span], keys: bytes) -> tuple[int, int]:
 
 
 def holding(nodes: Mapping[int, Span], prompt: Prompt, block: int) -> int:
-    """The node that has block `block` of this very prompt, found by first keys alone; the root if that is not sure.
+    """Return the node that has block `block` of this very prompt, found by first keys alone; the root if that is not
+    sure.
 
     A node's prompt begins with all that its ancestors spell, so those of a node with the same prompt need no
     comparison.  O(nodes on the path).
@@ -188,7 +189,7 @@ class Draft:
                 self.evictable = self.evictable.remove((node.stamp, i)).add((stamp, i))
 
     def can_grow(self, i: int, stamp: int) -> bool:
-        """Whether a new tail may lengthen node `i`: nothing pins its end, and tail and node will share a stamp.
+        """Return whether a new tail may lengthen node `i`: nothing pins its end, and tail and node will share a stamp.
 
         Without this the turns of a long conversation would be a chain of nodes, each holding its turn's whole prompt.
         """
@@ -243,7 +244,7 @@ def climb(nodes: MapMutation[int, Node], node: Node, step: int) -> int:
 
 
 def leaves_first(nodes: Map[int, Node], top: int) -> list[int]:
-    """The nodes of the subtree under `top`, children before parents, in an order that depends on ids alone."""
+    """Return the nodes of the subtree under `top`, children before parents, in an order that depends on ids alone."""
     order = [top]
     for i in order:
         order.extend(sorted(nodes[i].children.values()))
@@ -300,18 +301,18 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def empty(cls, block_tokens: int = 1) -> "PrefixTree":
-        """A tree that holds nothing.  It takes on the block size of the first prompt inserted."""
+        """Return a tree that holds nothing.  It takes on the block size of the first prompt inserted."""
         root = Node(NO_NODE, Prompt(tokens=1), 0, 0, NO_CHILDREN, NO_NODE, 0, 0, 0)
         return cls(Map({ROOT: root}), SortedTuple(), ROOT + 1, block_tokens, 0, 0)
 
     def match(self, prompt: Prompt) -> Match:
-        """The longest cached prefix of `prompt`; nothing is stamped.  Another block size matches nothing."""
+        """Return the longest cached prefix of `prompt`; nothing is stamped.  Another block size matches nothing."""
         if prompt.block_tokens != self.block_tokens:
             return Match(ROOT, 0)
         return Match(*walk(self.nodes, prompt.keys))
 
     def prefix(self, node: int) -> tuple[Prompt, int]:
-        """A prompt and how many of its leading blocks the path to `node` spells; `KeyError` if there is none."""
+        """Return a prompt and how many of its leading blocks the path to `node` spells; `KeyError` if there is none."""
         known = self.nodes[node]
         return known.prompt, known.end
 
@@ -426,7 +427,8 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         return replace(self, nodes=draft.nodes.finish(), evictable=draft.evictable, cached_tokens=cached)
 
     def to_json(self) -> dict[str, Any]:
-        """The tree as plain lists, numbers and strings, with every id and stamp; keys are written once, in base64."""
+        """Return the tree as plain lists, numbers and strings, with every id and stamp; keys are written once, in
+        base64."""
         order = sorted(self.nodes.items(), key=lambda item: (item[1].start, item[0]))
         prompts: dict[Prompt, int] = {}
         rows = []
@@ -449,7 +451,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "PrefixTree":
-        """The tree that `to_json` wrote, equal in value; raises `ValueError` on another schema version."""
+        """Return the tree that `to_json` wrote, equal in value; raises `ValueError` on another schema version."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a prefix tree of schema {data.get('schema')!r} cannot be read, only {SCHEMA}")
         keys: dict[int, bytes] = {NO_NODE: b""}
@@ -511,7 +513,7 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
     pins: Map[int, int] = NO_PINS
 
     def cached_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the prompt that need not be computed; at least one always must be.  O(depth of the tree)."""
+        """Return tokens of the prompt that need not be computed; at least one always must be.  O(depth of the tree)."""
         if not prompt.keys:
             return 0
         return min(self.tree.match(prompt).blocks, prompt.reusable_blocks) * prompt.block_tokens
@@ -580,7 +582,7 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
         return PrefixCache(tree, self.pins), evictions
 
     def cacheable(self, prompt: Prompt) -> bool:
-        """Whether this cache can hold the prompt: it has keys, and blocks of the size that the cache has."""
+        """Return whether this cache can hold the prompt: it has keys, and blocks of the size that the cache has."""
         return bool(prompt.keys) and (not self.tree.cached_tokens or self.tree.block_tokens == prompt.block_tokens)
 
 

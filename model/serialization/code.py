@@ -39,7 +39,7 @@ _OF_CLASSES = frozenset({
 
 
 def code_sha256(*roots: object) -> dict[str, str]:
-    """The hash of each function, class and constant that runs when one of `roots` does, by full name.
+    """Return the hash of each function, class and constant that runs when one of `roots` does, by full name.
 
     A root is a policy or a part of it, a class or a function.  O(code that is reached), once; for starts and checks.
     """
@@ -47,7 +47,7 @@ def code_sha256(*roots: object) -> dict[str, str]:
 
 
 def changed_code(said: Mapping[str, str], *roots: object) -> Iterator[str]:
-    """What of the code `said` is not what runs here when one of `roots` does, a line each."""
+    """Yield what of the code `said` is not what runs here when one of `roots` does, a line each."""
     here = code_sha256(*roots)
     # What was proved about beside what decides, such as one round of a refill whose closed form runs.
     beside = [found for name in said.keys() - here.keys() if (found := _reached(name)) is not None]
@@ -55,7 +55,7 @@ def changed_code(said: Mapping[str, str], *roots: object) -> Iterator[str]:
 
 
 def code_changes(said: Mapping[str, str], here: Mapping[str, str]) -> Iterator[str]:
-    """What of `said` is not so here, a line each."""
+    """Yield what of `said` is not so here, a line each."""
     for name in sorted(said.keys() | here.keys()):
         if name not in here:
             yield f"{name}: was proved about, and does not run here"
@@ -66,7 +66,7 @@ def code_changes(said: Mapping[str, str], here: Mapping[str, str]) -> Iterator[s
 
 
 def _parts(root: object) -> Iterator[object]:
-    """The root, and the values of its fields."""
+    """Yield the root, and the values of its fields."""
     yield root
     for field in getattr(type(root), "__attrs_attrs__", ()):
         yield from _parts(getattr(root, field.name))
@@ -92,7 +92,7 @@ class _Reader:
         self._texts: dict[str, str] = {}
 
     def read(self, roots: Iterable[object]) -> dict[str, str]:
-        """The hash of all that is reached from the roots."""
+        """Return the hash of all that is reached from the roots."""
         for root in roots:
             self.said(root)
         while self._waiting:
@@ -107,7 +107,7 @@ class _Reader:
         }
 
     def _owns(self, module: str | None) -> bool:
-        """Whether a module is ours, or the author's: neither the standard library's nor another package's."""
+        """Return whether a module is ours, or the author's: neither the standard library's nor another package's."""
         if not module or module == _EVIDENCE or module.startswith(f"{_EVIDENCE}."):
             return False
         top = _top(module)
@@ -117,7 +117,8 @@ class _Reader:
         return bool(file) and top not in sys.stdlib_module_names and not any(name in str(file) for name in _INSTALLED)
 
     def _reach(self, part: Any, name: str = "") -> str:
-        """The name of a function or a class, which is read if it is ours; `name` if it goes by another than its own."""
+        """Return the name of a function or a class, which is read if it is ours; `name` if it goes by another than its
+        own."""
         name = name or f"{part.__module__}.{part.__qualname__}"
         if self._owns(part.__module__) and part not in self._followed:
             self._followed.add(part)
@@ -130,7 +131,7 @@ class _Reader:
     # --- values -----------------------------------------------------------------------------------------------------
 
     def said(self, value: Any, depth: int = 0) -> str:
-        """A value as text, the same for the same value; functions and classes in it are named, and read."""
+        """Return a value as text, the same for the same value; functions and classes in it are named, and read."""
         plain = value
         if isinstance(plain, staticmethod | classmethod):
             return f"{type(plain).__name__} {self.said(plain.__func__, depth)}"
@@ -185,7 +186,8 @@ class _Reader:
     # --- classes ----------------------------------------------------------------------------------------------------
 
     def _class(self, kind: type, name: str) -> None:
-        """The class: its bases, its fields and what else it holds; each of its methods is kept by a name of its own."""
+        """Read a class: its bases, its fields and what else it holds; each of its methods is kept by a name of its
+        own."""
         lines = [self.said(base) for base in kind.__bases__]
         for field in getattr(kind, "__attrs_attrs__", ()):
             if not field.inherited:
@@ -206,7 +208,7 @@ class _Reader:
         self._keep(name, "\n".join(lines))
 
     def _method(self, function: FunctionType, name: str) -> None:
-        """A function under the name by which the class has it, wherever it was written."""
+        """Read a function under the name by which the class has it, wherever it was written."""
         self._followed.add(function)
         self._waiting.append((function, name))
 
@@ -227,7 +229,7 @@ class _Reader:
                 self._global(function.__module__, used, function.__globals__[used], attributes)
 
     def _global(self, module: str, name: str, value: Any, attributes: set[str]) -> None:
-        """What a name of a module stands for; of another module, what is asked for by attribute."""
+        """Read what a name of a module stands for; of another module, what is asked for by attribute."""
         if isinstance(value, ModuleType):
             if self._owns(value.__name__):
                 for attribute in sorted(attributes):
@@ -241,14 +243,15 @@ class _Reader:
 
 
 def _tells(key: str, value: Any) -> bool:
-    """Whether an attribute of a class, or a global, says what it does: not where a field is, nor what typing says."""
+    """Return whether an attribute of a class, or a global, says what it does: not where a field is, nor what typing
+    says."""
     if key in _OF_CLASSES or key.startswith(("__attrs_", "__struct_", "__msgspec")):
         return False
     return not isinstance(value, MemberDescriptorType) and _top(type(value).__module__) not in ("typing", "types")
 
 
 def _functions_of(value: Any) -> list[FunctionType]:
-    """The functions of a method, of a property or of what wraps one."""
+    """Return the functions of a method, of a property or of what wraps one."""
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
     elif isinstance(value, functools.cached_property):
@@ -294,7 +297,7 @@ class _Syntax:
 
 @functools.lru_cache(maxsize=512)
 def _functions_in(text: str) -> dict[int, list[_Syntax]]:
-    """The functions of a text by the line in which each begins, its decorators included."""
+    """Return the functions of a text by the line in which each begins, its decorators included."""
     found: dict[int, list[_Syntax]] = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -304,7 +307,7 @@ def _functions_in(text: str) -> dict[int, list[_Syntax]]:
 
 
 def _syntax(code: CodeType, source: str) -> tuple[str, list[tuple[str, set[str]]]]:
-    """A function as text, and the names that it reads; its instructions where there is no source.
+    """Return a function as text, and the names that it reads; its instructions where there is no source.
 
     Several lambdas of one line cannot be told apart, so each stands for all of them.
     """
@@ -322,7 +325,7 @@ _UNSEEN = frozenset({"annotation", "returns", "type_comment", "type_params", "ct
 
 
 def _plainly(node: Any) -> str:
-    """A syntax tree as text, without what does not run: annotations of functions and docstrings."""
+    """Return a syntax tree as text, without what does not run: annotations of functions and docstrings."""
     if isinstance(node, list):
         return f"[{' '.join(map(_plainly, node))}]"
     if not isinstance(node, ast.AST):
@@ -342,7 +345,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a tree that run."""
+    """Yield the parts of a tree that run."""
     yield node
     for name, value in ast.iter_fields(node):
         if name not in _UNSEEN or name == "ctx":
@@ -352,7 +355,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _reached(name: str) -> FunctionType | type | None:
-    """The function or class of that full name, if there is one."""
+    """Return the function or class of that full name, if there is one."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         try:

@@ -12,7 +12,7 @@ import attrs
 
 
 def configuration(part: object) -> Any:
-    """A configuration as plain JSON values: a class of attrs as its full name and its fields, in turn.
+    """Return a configuration as plain JSON values: a class of attrs as its full name and its fields, in turn.
 
     Raises `ValueError` for a field that is no value, such as a function: whether two functions are equal cannot be
     decided.
@@ -34,7 +34,7 @@ def document_sha256(document: Any) -> str:
 
 
 def differences(said: Any, here: Any, where: str = "") -> Iterator[str]:
-    """The places in which two documents differ, a line each: what is said, and what is here."""
+    """Yield the places in which two documents differ, a line each: what is said, and what is here."""
     if isinstance(said, Mapping) and isinstance(here, Mapping):
         for key in sorted(said.keys() | here.keys()):
             place = f"{where}.{key}" if where else key

@@ -45,12 +45,13 @@ class Derived(msgspec.Struct, frozen=True, eq=False):
 
 
 def to_json(state: object) -> dict[str, Any]:
-    """The document of a state, of plain JSON values.  O(size of the state)."""
+    """Return the document of a state, of plain JSON values.  O(size of the state)."""
     return {"schema": SCHEMA, "type": type(state).__name__, "state": _plain(state)}
 
 
 def from_json(kind: type[T], document: object) -> T:
-    """The state of a document made by `to_json`; raises `StateError` when it is of another type, version or shape.
+    """Return the state of a document made by `to_json`; raises `StateError` when it is of another type, version or
+    shape.
 
     A generic state names its parameters: `LocalState[DeficitState]`.
     """
@@ -99,7 +100,7 @@ def _plain(value: object) -> object:
 
 
 def _restored(kind: Any, value: Any, where: str) -> Any:
-    """The value of type `kind` that `_plain` wrote; `where` is its place in the document, for errors."""
+    """Return the value of type `kind` that `_plain` wrote; `where` is its place in the document, for errors."""
     origin, args = get_origin(kind) or kind, get_args(kind)
     try:
         if origin is tuple:

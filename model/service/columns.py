@@ -41,7 +41,7 @@ def _integers(values: Iterable[int], count: int) -> Ints:
 
 
 def _by_client(rows: Sequence[ev.Event], position: Ints, kind: type[ev.Event]) -> Table:
-    """One row for each client of each event `Decoded` or `Held`."""
+    """Return one row for each client of each event `Decoded` or `Held`."""
     clients = list(map(attrgetter("clients"), rows))
     sizes = _integers(map(len, clients), len(rows))
     total = int(sizes.sum())
@@ -55,7 +55,7 @@ def _by_client(rows: Sequence[ev.Event], position: Ints, kind: type[ev.Event]) -
 
 
 def tables(events: Sequence[ev.Event], position: int = 0) -> Tables:
-    """Columns of `events`, the first of which is the run's event number `position`.
+    """Return columns of `events`, the first of which is the run's event number `position`.
 
     Kinds without a table (`Cached`, `Evicted`, ...) only take up positions.  O(events), about half a microsecond each.
     """
@@ -76,7 +76,7 @@ def tables(events: Sequence[ev.Event], position: int = 0) -> Tables:
 
 
 def concatenate(pieces: Sequence[Tables]) -> Tables:
-    """The tables of a whole run from those of its consecutive pieces; every kind that has a table is there."""
+    """Return the tables of a whole run from those of its consecutive pieces; every kind that has a table is there."""
     whole: dict[type[ev.Event], Table] = {}
     columns = {kind: ("position", *fields) for kind, fields in _FIELDS.items()} | {ev.Decoded: _DECODED, ev.Held: _HELD}
     for kind, names in columns.items():

@@ -65,14 +65,14 @@ class Charging:
 
 
 def _join(parts: list[Table], columns: tuple[str, ...]) -> Table:
-    """Rows of several tables in order of position."""
+    """Return rows of several tables in order of position."""
     whole = {column: np.concatenate([part[column] for part in parts]) for column in columns}
     order = np.argsort(whole["position"], kind="stable")
     return {column: values[order] for column, values in whole.items()}
 
 
 def corrections(trace: Tables, cached_percent: int = 0) -> Ints:
-    """For each `Settled`, the input tokens that it charges for (`pricing.charged_tokens`) less those before."""
+    """Return for each `Settled` the input tokens that it charges for (`pricing.charged_tokens`) less those before."""
     admitted, settled = trace[ev.Admitted], trace[ev.Settled]
     context = admitted["extend_tokens"] + admitted["cached_prefix_tokens"]
     parts = [admitted | {"context": context}, settled | {"context": np.full_like(settled["position"], -1)}]
@@ -88,7 +88,8 @@ def corrections(trace: Tables, cached_percent: int = 0) -> Ints:
 
 
 def charges(trace: Tables, charging: Charging) -> Table:
-    """Every charge of a run: columns position, time_ns, worker, client, amount (cost units; a refund is negative)."""
+    """Return every charge of a run: columns position, time_ns, worker, client, amount (cost units; a refund is
+    negative)."""
     admitted, settled, cancelled, decoded = (
         trace[ev.Admitted],
         trace[ev.Settled],
@@ -119,7 +120,7 @@ def service(charged: Table, clients: int, start_ns: int = 0, stop_ns: int = FORE
 
 
 def backlogs(trace: Tables) -> Table:
-    """The maximal intervals in which a client is backlogged on a worker.
+    """Return the maximal intervals in which a client is backlogged on a worker.
 
     Columns worker, client, start and stop (positions), start_ns and stop_ns; in order of worker, client and start.  An
     interval that outlives the run stops at `FOREVER`.
@@ -163,7 +164,7 @@ def backlogs(trace: Tables) -> Table:
 
 
 def _pairs(table: Table) -> Ints:
-    """Which request, in which life of which worker, as one number."""
+    """Return which request, in which life of which worker, as one number."""
     pairs: Ints = (table["life"] << 40) + table["request_id"]
     return pairs
 
@@ -181,7 +182,8 @@ class _Lives:
         return keys
 
     def number(self, table: Table) -> Table:
-        """The rows at a worker, each with its `life`: these numbers ascend with workers, and with the lives of each."""
+        """Return the rows at a worker, each with its `life`: these numbers ascend with workers, and with the lives of
+        each."""
         table = _only(table, table["worker"] >= 0)  # a request that waits to be sent waits at no worker
         return table | {"life": table["worker"] + np.searchsorted(self._keys, self._key(table))}
 
@@ -217,7 +219,7 @@ class Gap:
 
 
 def service_gap(charged: Table, waited: Table, clients: Ints | None = None) -> Gap:
-    """The largest service gap of any worker, between any two of `clients` (all by default), exactly.
+    """Return the largest service gap of any worker, between any two of `clients` (all by default), exactly.
 
     `charged` is from `charges`, `waited` from `backlogs`.  Per worker with P charging events and n clients: O(n^2 P /
     64) for a bound on each pair, then O(P) for each pair whose bound exceeds the gap found so far.
@@ -249,7 +251,7 @@ class _Ledger:
         self.row = lru_cache(maxsize=max(8, (1 << 24) // self.columns))(self._row)
 
     def _rows_of(self, table: Table) -> list[Ints]:
-        """For each client, where its rows are."""
+        """Return for each client where its rows are."""
         order = np.argsort(table["client"], kind="stable")
         edges = np.searchsorted(table["client"][order], [self.clients, [c + 1 for c in self.clients]])
         return [order[a:b] for a, b in edges.T]
@@ -260,7 +262,8 @@ class _Ledger:
         return np.cumsum(amount)
 
     def _bounds(self) -> Ints:
-        """For each two clients at least their gap: from the highest and lowest service in each block of columns."""
+        """Return for each two clients at least their gap: from the highest and lowest service in each block of
+        columns."""
         n = len(self.clients)
         edges = np.arange(0, self.columns, _BLOCK)
         high, low = np.empty((2, len(edges), n), dtype=np.int64)
@@ -299,14 +302,14 @@ class _Ledger:
         return best if found is None else self._describe(worker, *found)
 
     def _together(self, f: int, g: int) -> tuple[Ints, Ints]:
-        """The maximal intervals of positions in which both wait."""
+        """Return the maximal intervals of positions in which both wait."""
         (start_f, stop_f), (start_g, stop_g) = self._waits[f], self._waits[g]
         starts = (start_f[_inside(start_f, start_g, stop_g)], start_g[_inside(start_g, start_f, stop_f)])
         stops = (stop_f[_inside(stop_f - 1, start_g, stop_g)], stop_g[_inside(stop_g - 1, start_f, stop_f)])
         return np.unique(np.concatenate(starts)), np.unique(np.concatenate(stops))
 
     def _segments(self, f: int, g: int) -> tuple[Ints, Ints]:
-        """The same as first and last columns, without those in which nothing was charged."""
+        """Return the same as first and last columns, without those in which nothing was charged."""
         start, stop = self._together(f, g)
         first, last = np.searchsorted(self.position, start), np.searchsorted(self.position, stop)
         return first[last > first], last[last > first]
@@ -349,13 +352,14 @@ class _Ledger:
 
 
 def _inside(positions: Ints, start: Ints, stop: Ints) -> npt.NDArray[np.bool_]:
-    """Which positions lie in one of the intervals [start, stop); these are sorted and apart."""
+    """Return which positions lie in one of the intervals [start, stop); these are sorted and apart."""
     k = np.searchsorted(start, positions, side="right") - 1
     return (k >= 0) & (positions < stop[k])
 
 
 def service_lag(charged: Table, waited: Table, worker: int, ahead: int, behind: int) -> Ints:
-    """How far a client fell behind another while it waited: the left side of D-4.2, one-sided, W_ahead - W_behind.
+    """Return how far a client fell behind another while it waited: the left side of D-4.2, one-sided, W_ahead -
+    W_behind.
 
     Over intervals in which `behind` is backlogged on `worker`, whatever `ahead` does.  Rows (time_ns, cost) whenever
     the largest lag so far grew; empty if it never fell behind.  O(events).
@@ -371,17 +375,18 @@ def service_lag(charged: Table, waited: Table, worker: int, ahead: int, behind: 
 
 
 def _range(lead: Ints) -> Ints:
-    """The range of the lead so far."""
+    """Return the range of the lead so far."""
     return np.maximum.accumulate(lead) - np.minimum.accumulate(lead)
 
 
 def _rise(lead: Ints) -> Ints:
-    """The largest rise of the lead so far."""
+    """Return the largest rise of the lead so far."""
     return np.maximum.accumulate(lead - np.minimum.accumulate(lead))
 
 
 def _records(measure: Callable[[Ints], Ints], lead: Ints, first: Ints, last: Ints, time_ns: Ints) -> Ints:
-    """When the largest `measure` of `lead` so far, which never falls inside a segment, grew: rows (time_ns, cost)."""
+    """Return when the largest `measure` of `lead` so far, which never falls inside a segment, grew: rows (time_ns,
+    cost)."""
     rows = [np.empty((0, 2), dtype=np.int64)]
     largest = 0
     for a, b in zip(first.tolist(), last.tolist(), strict=True):
@@ -393,7 +398,7 @@ def _records(measure: Callable[[Ints], Ints], lead: Ints, first: Ints, last: Int
 
 
 def busiest(charged: Table, clients: int, limit: int = CLIENTS_MAX) -> Ints | None:
-    """The `limit` clients with the most service, as ascending ids; None when there are no more than `limit`."""
+    """Return the `limit` clients with the most service, as ascending ids; None when there are no more than `limit`."""
     if clients <= limit:
         return None
     order = np.argsort(-service(charged, clients), kind="stable")
@@ -404,7 +409,7 @@ def busiest(charged: Table, clients: int, limit: int = CLIENTS_MAX) -> Ints | No
 
 
 def anywhere(charged: Table, waited: Table) -> tuple[Table, Table]:
-    """The same as if all workers were one: a client is backlogged while it is at any of them.
+    """Return the same as if all workers were one: a client is backlogged while it is at any of them.
 
     The service gap of the result is the left side of D2-global, and is said of worker 0.  O(rows log rows).
     """

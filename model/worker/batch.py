@@ -24,13 +24,14 @@ def produced(state: WorkerState, flight: InFlight) -> int:
 
 
 def kv_tokens(state: WorkerState, request_id: int) -> int:
-    """Tokens of a running request's prompt and output whose KV is here: all but the last, which is not fed back yet."""
+    """Return tokens of a running request's prompt and output whose KV is here: all but the last, which is not fed back
+    yet."""
     flight = state.in_flight[request_id]
     return flight.context_tokens - flight.remaining_tokens + max(produced(state, flight) - 1, 0)
 
 
 def join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
-    """The request decodes from the next step on, for `left` steps."""
+    """Let the request decode from the next step on, for `left` steps."""
     clients, counts = _counted(state.clients, state.counts, flight.client, 1)
     return replace(
         state,
@@ -44,7 +45,7 @@ def join_decode(state: WorkerState, flight: InFlight, left: int) -> WorkerState:
 
 
 def keep(state: WorkerState, request_id: int, now_ns: int) -> WorkerState:
-    """The cached prompt of a request that ends now, and that others of its program follow, counts as used `keep_ns`
+    """Count the cached prompt of a request that ends now, and that others of its program follow, as used `keep_ns`
     later: until then it is evicted after prompts that are used before.  Nothing is promised to it."""
     if not state.keep_ns or not state.running[request_id].waiting.request.downstream_levels:
         return state
@@ -52,7 +53,7 @@ def keep(state: WorkerState, request_id: int, now_ns: int) -> WorkerState:
 
 
 def release(state: WorkerState, request_id: int) -> WorkerState:
-    """The request leaves the batch: its own memory is free, its cached prompt stays until evicted."""
+    """Take the request out of the batch: its own memory is free, its cached prompt stays until evicted."""
     run, flight = state.running[request_id], state.in_flight[request_id]
     clock_end, output = run.clock_end, flight.decoded_tokens(state.clock)
     computed = run.extend_tokens - flight.remaining_tokens - run.moved_tokens + output
@@ -86,7 +87,8 @@ def release(state: WorkerState, request_id: int) -> WorkerState:
 
 
 def pause(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState, Paused] | str:
-    """A decoding request produces nothing more until it is resumed; what speaks against it, if anything does."""
+    """Pause a decoding request, which produces nothing more until it is resumed; what speaks against it, if anything
+    does."""
     flight = state.in_flight.get(request_id)
     if flight is None:
         return f"request {request_id} is paused and does not run"
@@ -111,7 +113,7 @@ def pause(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState
 
 
 def unpause(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState, Resumed] | str:
-    """A paused request decodes again, and has as many steps before it as it had; what speaks against it, if anything
+    """Let a paused request decode again, with as many steps before it as it had; what speaks against it, if anything
     does."""
     flight, run = state.in_flight.get(request_id), state.running.get(request_id)
     if flight is None or run is None or flight.clock_paused is None:
@@ -138,7 +140,7 @@ def unpause(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerSta
 
 
 def requeue(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState, Preempted]:
-    """A running request loses its memory and waits again; what it generated is kept, to be computed once more."""
+    """Take the memory of a running request, which waits again; what it generated is kept, to be computed once more."""
     run, flight = state.running[request_id], state.in_flight[request_id]
     done = generated(state, request_id)
     state = release(state, request_id)
@@ -152,7 +154,7 @@ def requeue(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerSta
 
 
 def evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event]) -> WorkerState:
-    """At least `tokens` tokens of the cache go, or all that is not pinned."""
+    """Evict at least `tokens` tokens of the cache, or all that is not pinned."""
     cache, evictions = state.cache.evict(tokens)
     for e in evictions:
         events.append(Evicted(now_ns, state.worker, e.owner, e.prompt, e.keep_blocks, e.blocks))
@@ -162,7 +164,7 @@ def evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event]) -> 
 def _counted(
     clients: tuple[int, ...], counts: tuple[int, ...], client: int, change: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The sorted multiset of clients with `change` more (or fewer) of `client`."""
+    """Return the sorted multiset of clients with `change` more (or fewer) of `client`."""
     i = bisect_left(clients, client)
     if i == len(clients) or clients[i] != client:
         return (*clients[:i], client, *clients[i:]), (*counts[:i], change, *counts[i:])

@@ -11,7 +11,7 @@ from fairsched.model.view import WorkerView
 
 
 def violations(plan: StepPlan, view: WorkerView) -> tuple[str, ...]:
-    """Every reason why the plan cannot be executed, one sentence each; empty when nothing speaks against it.
+    """Return every reason why the plan cannot be executed, one sentence each; empty when nothing speaks against it.
 
     O(size of the plan).
     """
@@ -21,7 +21,7 @@ def violations(plan: StepPlan, view: WorkerView) -> tuple[str, ...]:
 
 
 def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
-    """Requests that leave must run, requests that enter must not, requests that pause must decode, and none is named
+    """Check that requests that leave run, requests that enter do not, requests that pause decode, and none is named
     twice."""
     seen: set[int] = set()
     for leaving, how, again in (
@@ -49,7 +49,7 @@ def _requests(plan: StepPlan, view: WorkerView) -> Iterator[str]:
 
 
 def _pauses(plan: StepPlan, view: WorkerView) -> Iterator[str]:
-    """What pauses decodes, and what is resumed is paused."""
+    """Check that what pauses decodes, and what is resumed is paused."""
     for request_id in plan.pause:
         flight = view.in_flight.get(request_id)
         if flight is None:
@@ -65,7 +65,8 @@ def _pauses(plan: StepPlan, view: WorkerView) -> Iterator[str]:
 
 
 def _swaps(plan: StepPlan, view: WorkerView) -> Iterator[str]:
-    """What is swapped out has KV, which fits into host memory; what is swapped in has KV there, and enters."""
+    """Check that what is swapped out has KV, which fits into host memory; what is swapped in has KV there, and
+    enters."""
     need = 0
     for request_id in plan.swap_out:
         if request_id in view.in_flight:
@@ -86,7 +87,8 @@ def _swaps(plan: StepPlan, view: WorkerView) -> Iterator[str]:
 
 
 def _chunks(plan: StepPlan, view: WorkerView) -> Iterator[str]:
-    """A chunk is of a request that is or enters in the batch, and no longer than what it has left to compute."""
+    """Check that a chunk is of a request that is or enters in the batch, and no longer than what it has left to
+    compute."""
     entering = {admission.request_id: admission.extend_tokens for admission in plan.admit}
     entering |= dict.fromkeys(plan.swap_in, 0)
     gone = {*plan.preempt, *plan.swap_out}
@@ -122,8 +124,8 @@ def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
 
 
 def _beside_landed(admission: Admission, view: WorkerView) -> int:
-    """What an admission takes beside what it computes, at least: what it holds already it need not be given, and what
-    is cached of that is free."""
+    """Return what an admission takes beside what it computes, at least: what it holds already it need not be given, and
+    what is cached of that is free."""
     held = view.landed.get(admission.request_id)
     if held is None:
         return 0
@@ -132,7 +134,7 @@ def _beside_landed(admission: Admission, view: WorkerView) -> int:
 
 
 def _growing(plan: StepPlan, view: WorkerView) -> int:
-    """How many requests produce a token into memory that was not reserved, in a step that decodes."""
+    """Return how many requests produce a token into memory that was not reserved, in a step that decodes."""
     if not plan.pause and not plan.resume:
         return view.growing
     stop, go = (
@@ -143,7 +145,7 @@ def _growing(plan: StepPlan, view: WorkerView) -> int:
 
 
 def _validity(plan: StepPlan, view: WorkerView) -> Iterator[str]:
-    """Only a step in which no request enters or leaves the batch may be repeated without asking again."""
+    """Check that only a step in which no request enters or leaves the batch is repeated without asking again."""
     if plan.valid_steps is not None and plan.valid_steps < 1:
         yield f"the plan is valid for {plan.valid_steps} steps"
     if plan.valid_steps != 1 and plan.changes_batch:

@@ -15,7 +15,7 @@ from fairsched.model.worker.state import WorkerState
 
 
 def swap_out(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerState, list[Event]] | str:
-    """A running request leaves the batch and its KV goes to the host; what speaks against it, if anything does."""
+    """Swap a running request out, with its KV, to the host; what speaks against it, if anything does."""
     flight = state.in_flight.get(request_id)
     if flight is None:
         return f"request {request_id} is swapped out and does not run"
@@ -43,7 +43,7 @@ def swap_out(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerSt
 
 
 def fetch(host: Host, request_id: int, tokens: int) -> Host:
-    """The KV of a request comes back, of which `tokens` are moved; its place is free when they have come."""
+    """Fetch the KV of a request, of which `tokens` are moved; its place is free when they have come."""
     kv = host.kv[request_id]
     return replace(
         host,
@@ -54,7 +54,7 @@ def fetch(host: Host, request_id: int, tokens: int) -> Host:
 
 
 def drop(host: Host, request_id: int) -> Host:
-    """The host without a request's KV, if it had any: it is not needed any more."""
+    """Return the host without a request's KV, if it had any: it is not needed any more."""
     kv = host.kv.get(request_id)
     if kv is None:
         return host
@@ -62,7 +62,7 @@ def drop(host: Host, request_id: int) -> Host:
 
 
 def land(state: WorkerState, now_ns: int) -> tuple[WorkerState, Transferred]:
-    """The transfers under way are over: what went out is free on the device, what came back is free on the host."""
+    """End the transfers under way: what went out is free on the device, what came back is free on the host."""
     host = state.host
     state = replace(_vacated(state), host=Host(host.capacity_tokens, host.used_tokens - host.vacated_tokens, host.kv))
     return state, Transferred(now_ns, state.worker, host.out_tokens, host.in_tokens)
@@ -75,7 +75,7 @@ def lose_host(state: WorkerState, now_ns: int) -> tuple[WorkerState, HostLost]:
 
 
 def _vacated(state: WorkerState) -> WorkerState:
-    """What was on its way out takes nothing of the device any more."""
+    """Free what was on its way out of the device."""
     cache, own = state.cache, 0
     for request_id, tokens in state.host.outgoing:
         cache, own = cache.release(request_id), own + tokens

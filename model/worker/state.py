@@ -115,32 +115,35 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
         return self.capacity - self.cache.tree.cached_tokens - self.used
 
     def fits_alone(self, request: Request) -> bool:
-        """Whether the request fits into an empty worker of this size, which can load its adapter if it names one."""
+        """Return whether the request fits into an empty worker of this size, which can load its adapter if it names
+        one."""
         if request.adapter and not self.adapter_slots:
             return False
         return request.prompt.tokens + request.max_output_tokens <= self.capacity
 
     def lacks_slot(self, request: Request) -> bool:
-        """Whether the request's adapter is not loaded and running requests of others have all slots.  O(batch)."""
+        """Return whether the request's adapter is not loaded and running requests of others have all slots.
+        O(batch)."""
         if not request.adapter:
             return False
         loaded = {run.waiting.request.adapter for run in self.running.values()} - {msgspec.UNSET}
         return request.adapter not in loaded and len(loaded) >= self.adapter_slots
 
     def decode_steps_max(self) -> int:
-        """Most pure decode steps before a request ends or memory must be made: the longest leap.  Decoding only."""
+        """Return most pure decode steps before a request ends or memory must be made: the longest leap.  Decoding
+        only."""
         steps, room = self.ends.chunks[0][0][0] - self.clock, self.room
         if steps * self.decoding > room:
             steps = room // self.decoding
         return min(steps, self.free // self.growing) if self.growing else steps
 
     def chunk_contexts(self, plan: StepPlan) -> list[tuple[int, int]]:
-        """(tokens, context before them) of each chunk of a plan that has begun."""
+        """Return (tokens, context before them) of each chunk of a plan that has begun."""
         flights = [(self.in_flight[request_id], tokens) for request_id, tokens in plan.chunks]
         return [(tokens, flight.context_tokens - flight.remaining_tokens) for flight, tokens in flights]
 
     def step_shape(self, plan: StepPlan) -> tuple[list[tuple[int, int]], int, int]:
-        """(tokens, context before them) of each chunk of a plan that has begun: what a latency model needs.
+        """Return (tokens, context before them) of each chunk of a plan that has begun: what a latency model needs.
 
         A request whose KV came with it computes its last token as a decode does: also how many do, and their contexts.
         """
@@ -156,7 +159,7 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
         return chunks, rows, context
 
     def view(self, now_ns: int) -> WorkerView:
-        """What a policy may see of this worker.  O(1)."""
+        """Return what a policy may see of this worker.  O(1)."""
         return WorkerView(
             now_ns,
             self.worker,
@@ -178,7 +181,7 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
         )
 
     def load(self) -> WorkerLoad:
-        """What this worker reports to a router.  O(1)."""
+        """Return what this worker reports to a router.  O(1)."""
         free = self.capacity - self.cache.tree.protected_tokens - self.promised
         return WorkerLoad(
             self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, free, self.capacity, self.role

@@ -23,7 +23,8 @@ class NoRoomError(ValueError):
 
 
 def stage(state: WorkerState, request_id: int, now_ns: int) -> Step:
-    """A request with KV, running or waiting here, leaves batch or queue; its KV stays until it has been sent.
+    """Stage a request with KV, running or waiting here, which leaves batch or queue; its KV stays until it has been
+    sent.
 
     What was reserved for its output and it did not use is free.
     """
@@ -59,7 +60,7 @@ def stage(state: WorkerState, request_id: int, now_ns: int) -> Step:
 
 
 def _kept(state: WorkerState, outgoing: Outgoing) -> WorkerState:
-    """The state with the KV of a request that has left the batch; its cached prefix stays pinned."""
+    """Return the state with the KV of a request that has left the batch; its cached prefix stays pinned."""
     transit = state.transit
     return replace(
         state,
@@ -70,7 +71,7 @@ def _kept(state: WorkerState, outgoing: Outgoing) -> WorkerState:
 
 
 def sent(state: WorkerState, request_id: int) -> WorkerState:
-    """The KV of a staged request has arrived elsewhere, or is not needed any more: its memory is free."""
+    """Drop the KV of a staged request, which has arrived elsewhere or is not needed any more: its memory is free."""
     transit = state.transit
     own = transit.outgoing[request_id].own_tokens
     return replace(
@@ -100,7 +101,8 @@ def reserve(state: WorkerState, request_id: int, tokens: int, under_way: int = 0
 
 
 def growth(state: WorkerState, plan: StepPlan) -> tuple[int, int]:
-    """Tokens that one step of a plan that has begun computes, and how many of those are promised when it is over."""
+    """Return tokens that one step of a plan that has begun computes, and how many of those are promised when it is
+    over."""
     computed, promised = (state.decoding, state.growing) if plan.decode else (0, 0)
     for request_id, tokens in plan.chunks:
         flight = state.in_flight.get(request_id)
@@ -130,7 +132,7 @@ def receive(
     under_way: int = 0,
     prefill_only: bool = False,
 ) -> Step:
-    """The KV of a request has come: it waits here and keeps what was reserved for it.
+    """Receive the KV of a request: it waits here and keeps what was reserved for it.
 
     A step under way will compute `under_way` tokens.  With `prefill_only` it leaves with the next token out.
     """
@@ -148,7 +150,7 @@ def receive(
 
 
 def resume(state: WorkerState, request_id: int, now_ns: int) -> Step:
-    """A staged request goes on where it is: it waits for admission, and its KV stays as it is."""
+    """Resume a staged request where it is: it waits for admission, and its KV stays as it is."""
     transit = state.transit
     outgoing = transit.outgoing[request_id]
     waiting, own = outgoing.waiting, outgoing.own_tokens
@@ -162,12 +164,12 @@ def resume(state: WorkerState, request_id: int, now_ns: int) -> Step:
 
 
 def youngest_landed(state: WorkerState) -> int:
-    """The request that came with its KV last, of those that wait."""
+    """Return the request that came with its KV last, of those that wait."""
     return max(state.transit.landed, key=lambda request_id: (state.queue[request_id].request.arrival_ns, request_id))
 
 
 def unqueue_landed(state: WorkerState, request_id: int) -> WorkerState:
-    """The state in which a waiting request holds no memory, and no pin, any more."""
+    """Return the state in which a waiting request holds no memory, and no pin, any more."""
     transit = state.transit
     landed = transit.landed.get(request_id)
     if landed is None:
@@ -186,7 +188,7 @@ def _without(landed: Map[int, Landed], request_id: int) -> Map[int, Landed]:
 
 
 def _queued(state: WorkerState, waiting: Waiting, landed: Landed) -> WorkerState:
-    """The state with a request that waits and holds memory."""
+    """Return the state with a request that waits and holds memory."""
     request_id, transit = waiting.request.id, state.transit
     return replace(
         state,

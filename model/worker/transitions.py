@@ -52,7 +52,7 @@ def arrive(
     generated_tokens: int = 0,
     prefill_only: bool = False,
 ) -> Step:
-    """The request joins the queue, or is rejected if it could never fit.
+    """Add the request to the queue, or reject it if it could never fit.
 
     Of its `output_tokens` it has `generated_tokens` already, from another worker.  With `prefill_only` it leaves the
     batch with its first token out.
@@ -73,14 +73,14 @@ def arrive(
 
 
 def reject(state: WorkerState, request_id: int, reason: str, now_ns: int) -> Step:
-    """A waiting request leaves the queue and will never be served."""
+    """Reject a waiting request, which leaves the queue and will never be served."""
     waiting = state.queue[request_id]
     client = waiting.request.client
     return _unqueued(state, waiting), [Rejected(now_ns, state.worker, request_id, client, reason)]
 
 
 def _unqueued(state: WorkerState, waiting: Waiting) -> WorkerState:
-    """The queue without a request, and without what it held."""
+    """Return the queue without a request, and without what it held."""
     state = unqueue_landed(state, waiting.request.id)
     queue = state.queue.delete(waiting.request.id)
     host = drop(state.host, waiting.request.id) if state.host.kv else state.host
@@ -199,19 +199,19 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
 
 
 def step(state: WorkerState, plan: StepPlan, now_ns: int, steps: int = 1) -> Step:
-    """Both halves at once, with one label of time: the transition that proofs and conformance machines drive."""
+    """Take both halves at once, with one label of time: the transition that proofs and conformance machines drive."""
     state, begun = begin(state, plan, now_ns)
     state, done = finish(state, plan, steps, now_ns)
     return state, begun + done
 
 
 def cancel(state: WorkerState, request_id: int, now_ns: int) -> Step:
-    """The caller gave up on a request of this worker, waiting or running, between two steps."""
+    """Cancel a request of this worker, waiting or running, between two steps."""
     return _leave(state, request_id, now_ns, Cancelled)
 
 
 def depart(state: WorkerState, request_id: int, now_ns: int) -> Step:
-    """A request of this worker, waiting or running, leaves it for another one, between two steps."""
+    """Let a request of this worker, waiting or running, leave for another one, between two steps."""
     return _leave(state, request_id, now_ns, Migrated)
 
 
@@ -228,7 +228,7 @@ def _leave(state: WorkerState, request_id: int, now_ns: int, kind: type[Cancelle
 
 
 def stop(state: WorkerState, request_id: int, now_ns: int) -> Step:
-    """Between two steps a decoding request turns out to have produced its last token, earlier than was foreseen.
+    """End between two steps a decoding request that produced its last token earlier than was foreseen.
 
     It finishes with what it produced, and the rest of its reservation is free.  Raises `NotDecodingError` for a
     request that has produced nothing since its admission, or is not running.
@@ -243,7 +243,7 @@ def stop(state: WorkerState, request_id: int, now_ns: int) -> Step:
 
 
 def lose(state: WorkerState, now_ns: int) -> Step:
-    """The worker lost its memory (its process died and was started again), and with it the step under way.
+    """Lose the worker's memory (its process died and was started again), and with it the step under way.
 
     Whatever ran waits again, in order of admission, and keeps what it had generated, to be computed once more; nothing
     is cached or on the host any more; the queue stays, without the KV that came with requests.  What was staged, or
@@ -265,7 +265,7 @@ def lose(state: WorkerState, now_ns: int) -> Step:
 
 
 def again(state: WorkerState, waiting: Waiting, now_ns: int) -> Step:
-    """A waiting request loses the KV with which it came: as if it left, and came again without."""
+    """Take from a waiting request the KV with which it came: as if it left, and came again without."""
     request = replace(waiting.request, arrival_ns=now_ns)
     state, left = depart(state, request.id, now_ns)
     state, came = arrive(state, request, waiting.output_tokens, now_ns, waiting.generated_tokens, waiting.prefill_only)
@@ -273,7 +273,7 @@ def again(state: WorkerState, waiting: Waiting, now_ns: int) -> Step:
 
 
 def _without_transit(state: WorkerState) -> WorkerState:
-    """The worker that holds no memory for requests between two workers."""
+    """Return the worker that holds no memory for requests between two workers."""
     for request_id in sorted(state.transit.outgoing):
         state = sent(state, request_id)
     for request_id in sorted(state.transit.incoming):
@@ -340,7 +340,8 @@ def _admit(
 
 
 def _check_swaps(state: WorkerState, plan: StepPlan) -> None:
-    """A request that is swapped in enters, has whole KV on the host, and computes nothing during the transfer."""
+    """Check that a request that is swapped in enters, has whole KV on the host, and computes nothing during the
+    transfer."""
     entering = {admission.request_id for admission in plan.admit}
     computes = {request_id for request_id, _ in plan.chunks}
     for request_id in plan.swap_in:
@@ -353,7 +354,8 @@ def _check_swaps(state: WorkerState, plan: StepPlan) -> None:
 
 
 def _checked_growth(state: WorkerState, chunks: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-    """How many tokens chunks of a step come to, with an output token each, and how many requests have none reserved."""
+    """Return how many tokens chunks of a step come to, with an output token each, and how many requests have none
+    reserved."""
     growth = unreserved = 0
     seen: set[int] = set()
     for request_id, tokens in chunks:

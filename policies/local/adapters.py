@@ -45,7 +45,8 @@ def drains(o: Algebra, left: Vector, loaded: Mask) -> Point:
 
 
 def goes_past(o: Algebra, left: Vector, loaded: Mask, first: Point) -> Mask:
-    """Adapters of which requests may be let in past one that lacks a slot: all that are loaded but the one to drain."""
+    """Return adapters of which requests may be let in past one that lacks a slot: all that are loaded but the one to
+    drain."""
     return loaded & (o.bump(left - left, first, 1) <= 0)
 
 
@@ -87,7 +88,7 @@ class AdapterSlots:
         return True
 
     def enter(self, entry: QueuedRequest) -> None:
-        """The entry is in the batch."""
+        """Enter the entry into the batch."""
         adapter = entry.request.adapter
         if self._left is not None and isinstance(adapter, str):
             in_flight = self._view.in_flight.get(entry.request.id)

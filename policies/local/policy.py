@@ -362,7 +362,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         return gate.pause_reason(state.gate, view.in_flight[request_id].client) if pauses_debtors(gate) else None
 
     def check(self, state: AnyLocalState) -> None:
-        """Every invariant of the gate, the queue and the cache."""
+        """Check every invariant of the gate, the queue and the cache."""
         self.gate.check(state.gate)
         queues.check_queue(state.queue, self.order, state.cache, self.gate.grouped)
         state.cache.tree.check()

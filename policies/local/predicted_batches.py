@@ -143,5 +143,5 @@ class PredictedBatches(ComposedPolicy):
         return left - view.decoded_tokens(request_id)
 
     def wait_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
-        """No request enters a batch that runs."""
+        """Say that no request enters a batch that runs."""
         return "budget" if view.running else super().wait_reason(state, view, request_id)

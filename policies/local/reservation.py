@@ -91,7 +91,8 @@ class Foreseen:
     """
 
     def __init__(self, batching: Batching, state: AnyLocalState, view: WorkerView, batch: Batch, free: int) -> None:
-        """O(n log n) for n running requests.  `free` is without what this step's output takes, as decisions have it."""
+        """Sort the running requests, in O(n log n) for n of them.  `free` is without what this step's output takes, as
+        decisions have it."""
         self._rule = batching.reserve
         # A request that is prefilled in a step in which no other decodes is one token ahead of them.
         self._ahead = int(batching.prefills_alone)
@@ -141,7 +142,7 @@ class Foreseen:
         return self._profile_slack(size, output, whole)
 
     def enter(self, entry: QueuedRequest, size: int, pinned: int, whole: bool) -> None:
-        """The entry enters, and protects `pinned` more tokens of cached prefixes.  O(n)."""
+        """Enter the entry, which protects `pinned` more tokens of cached prefixes.  O(n)."""
         self.free -= size + pinned
         left = _left(entry, 0)
         if whole:

@@ -228,7 +228,7 @@ SCALE_BITS = 96
 
 
 def ratio(outputs: int, prompt_tokens: int) -> int:
-    """Outputs for each token that is computed, so scaled that whole numbers order it exactly."""
+    """Return the outputs for each token that is computed, so scaled that whole numbers order it exactly."""
     return (outputs << SCALE_BITS) // prompt_tokens
 
 

@@ -92,7 +92,8 @@ def tree_of(prompts: Sequence[Prompt]) -> BatchTree:
 
 
 def _intervals(shared: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """Parents and depths of nodes, the root's parent being itself, and for each place in the order its deepest node.
+    """Return parents and depths of nodes, the root's parent being itself, and for each place in the order its deepest
+    node.
 
     `shared[place]` is what the prompts at `place - 1` and `place` share, 0 at both ends.  Linear: nodes on the path of
     the last prompt are on a stack.

@@ -104,7 +104,7 @@ class SkipJoin(Promotes, Swaps):
         return self._level(request, generated_tokens, promoted_steps)[1] // (1_000 * self.step_us) + 1
 
     def _level(self, request: Request, generated_tokens: int, promoted_steps: int | None) -> tuple[int, int]:
-        """Its level, and the service that is left to it there, in nanoseconds; of two, the higher level."""
+        """Return its level, and the service that is left to it there, in nanoseconds; of two, the higher level."""
         quantum_ns, step_ns = 1_000 * self.quantum_us, 1_000 * self.step_us
         prefill_ns = 1_000 * self.prefill_constant_us + self.prefill_token_ns * request.prompt.tokens
         service_ns = prefill_ns + step_ns * max(generated_tokens - 1, 0)

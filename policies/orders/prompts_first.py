@@ -53,7 +53,8 @@ class PromptsFirst(Preempts):
         return 2 * self.preemptions_max
 
     def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
-        """Three bands: token work by its preemptions, new prompts at twice the cap, the capped at three times."""
+        """Return three bands: token work by its preemptions, new prompts at twice the cap, the capped at three
+        times."""
         cap = self.preemptions_max
         if queued.preemptions >= cap:
             return 3 * cap
@@ -65,6 +66,6 @@ class PromptsFirst(Preempts):
     def preemption_rank_queued(
         self, queued: QueuedRequest, generated_tokens: int, promoted_steps: int | None
     ) -> int | None:
-        """Between token work that waits and new prompts, which alone displace; the capped too."""
+        """Return a rank between token work that waits and new prompts, which alone displace; the capped too."""
         cap = self.preemptions_max
         return None if queued.preemptions >= cap else cap + queued.preemptions

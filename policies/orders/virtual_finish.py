@@ -50,7 +50,7 @@ class VirtualFinish(Order):
     """Whether a program's tag grows with each of its calls, or is set by its first for all."""
 
     def rank(self, request: Request, cached_tokens: int) -> int:
-        """As if it were the first to wait."""
+        """Rank it as if it were the first to wait."""
         return -min(cost(request) // UNIT, TOKENS_MAX)
 
     def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:

@@ -50,7 +50,8 @@ class SizeFigures:
 
 
 def size_figures(size: Size, demand: Demand, tpot_ns: int, iteration_ns: Fraction | None = None) -> SizeFigures | None:
-    """Equations 5 and 6 for one size; None if it has no room for a request, or its iteration is too long for one.
+    """Return equations 5 and 6 for one size; None if it has no room for a request, or its iteration is too long for
+    one.
 
     `iteration_ns` is what equation 5 says of a batch that fills the memory; by default what the size's own lines say of
     it.

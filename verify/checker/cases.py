@@ -145,12 +145,12 @@ class Cases:
         return v
 
     def contradict(self) -> bool:
-        """Whether no values of the variables make all clauses true."""
+        """Return whether no values of the variables make all clauses true."""
         return refuted(self.clauses, len(self.known), SPLITS_MAX)
 
 
 def refuted(clauses: list[tuple[int, ...]], variables: int, splits: int) -> bool:
-    """Whether unit propagation and at most so many case splits leave no way to make all clauses true."""
+    """Return whether unit propagation and at most so many case splits leave no way to make all clauses true."""
     search = _Search(clauses, variables, splits)
     units = [clause[0] for clause in clauses if len(clause) == 1]
     return not all(clauses) or not search.assign(units) or search.fails()
@@ -209,7 +209,7 @@ class _Search:
         return best
 
     def fails(self) -> bool:
-        """Whether both values of a variable lead to a contradiction, by further splits if need be."""
+        """Return whether both values of a variable lead to a contradiction, by further splits if need be."""
         literal = self._open_literal()
         self.splits -= 1
         if not literal or self.splits < 0:

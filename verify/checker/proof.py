@@ -129,7 +129,7 @@ class Proof:
         self._show(name, conclusion, frozenset().union(*(under for _, under in premises)))
 
     def follows(self, rule: str, how: Reasoning, conclusion: Term, premises: Premises) -> bool:
-        """Whether a step follows."""
+        """Return whether a step follows."""
         return how(self.terms, conclusion, premises)
 
     def _premise(self, name: Any) -> tuple[Term, frozenset[str]]:

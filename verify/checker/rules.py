@@ -37,12 +37,12 @@ def opened(depth: int) -> Callable[[Terms, Term, Premises], bool]:
 
 
 def cases(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether the premises are true and the conclusion is false in no case."""
+    """Return whether the premises are true and the conclusion is false in no case."""
     return opened(3)(t, conclusion, premises) or _contradict(t, (*premises, t.make("not", (conclusion,))), -1)
 
 
 def _contradict(t: Terms, formulas: tuple[Term, ...], left: int) -> bool:
-    """Whether formulas contradict each other; -1 leaves `ite` terms alone at first."""
+    """Return whether formulas contradict each other; -1 leaves `ite` terms alone at first."""
     if left < 0:
         formulas = tuple(_without_abs(t, formulas))
     world = Cases(t)
@@ -96,7 +96,7 @@ def _branches(t: Terms, formulas: Iterable[Term]) -> list[Term]:
 
 
 def same(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether an equality follows from equalities: argument by argument, or along a chain."""
+    """Return whether an equality follows from equalities: argument by argument, or along a chain."""
     if t.op[conclusion] == "not":
         # From a different from b, b different from a.
         return any(t.op[p] == "not" and same(t, t.args[p][0], t.args[conclusion]) for p in premises)
@@ -119,7 +119,7 @@ def same(t: Terms, conclusion: Term, premises: Premises) -> bool:
 
 
 def scoped(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether assumptions one after the other are taken together."""
+    """Return whether assumptions one after the other are taken together."""
     args = t.args[conclusion] if t.op[conclusion] == "=>" else (*t.args[conclusion], t.false)
     if len(premises) != 1 or t.op[conclusion] not in ("=>", "not") or len(args) != 2:
         return False
@@ -134,7 +134,7 @@ def scoped(t: Terms, conclusion: Term, premises: Premises) -> bool:
 
 
 def added(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether a comparison is the sum of comparisons."""
+    """Return whether a comparison is the sum of comparisons."""
     said = [t.comparison(each) for each in (conclusion, *premises)]
     if None in said:
         return False
@@ -145,7 +145,7 @@ def added(t: Terms, conclusion: Term, premises: Premises) -> bool:
 
 
 def multiplied(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether it says: if m > 0 and p >= 0, then m p >= 0; or the same of > or =, or of m < 0 and -m."""
+    """Return whether it says: if m > 0 and p >= 0, then m p >= 0; or the same of > or =, or of m < 0 and -m."""
     match t.op[conclusion], t.args[conclusion]:
         case "=>", (given, then) if t.op[given] == "and" and len(t.args[given]) == 2:
             said = [t.comparison(each) for each in (*t.args[given], then)]
@@ -158,7 +158,8 @@ def multiplied(t: Terms, conclusion: Term, premises: Premises) -> bool:
 
 
 def signed(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether it says that a product is above or below 0, because its factors are; what is squared only is not 0."""
+    """Return whether it says that a product is above or below 0, because its factors are; what is squared only is not
+    0."""
     if t.op[conclusion] != "=>" or len(t.args[conclusion]) != 2:
         return False
     given, then = t.args[conclusion]
@@ -184,7 +185,7 @@ def signed(t: Terms, conclusion: Term, premises: Premises) -> bool:
 
 
 def tangent(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether it says that a product c d is at least 0 exactly if both factors are, or neither is above 0."""
+    """Return whether it says that a product c d is at least 0 exactly if both factors are, or neither is above 0."""
     match t.op[conclusion], [(t.op[each], t.args[each]) for each in t.args[conclusion]]:
         case "=", [_, ("or", (one, other))] if t.op[one] == t.op[other] == "and":
             said = [t.comparison(each) for each in (t.args[conclusion][0], *t.args[one], *t.args[other])]
@@ -195,7 +196,8 @@ def tangent(t: Terms, conclusion: Term, premises: Premises) -> bool:
 
 
 def sized(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether the size of one product is above that of another, or equal to it, as the sizes of their factors are."""
+    """Return whether the size of one product is above that of another, or equal to it, as the sizes of their factors
+    are."""
 
     def sizes(formula: Term) -> tuple[str, Poly, Poly] | None:
         args = t.args[formula]
@@ -223,7 +225,8 @@ def sized(t: Terms, conclusion: Term, premises: Premises) -> bool:
 
 
 def turned(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether it says that two numbers have one size exactly if they are equal, or each the other turned around."""
+    """Return whether it says that two numbers have one size exactly if they are equal, or each the other turned
+    around."""
     match [(t.op[each], t.args[each]) for each in t.args[conclusion]] if t.op[conclusion] == "=" else ():
         case [("=", (one, other)), ("or", (same_sign, other_sign))] if t.op[one] == t.op[other] == "abs":
             x, y = t.args[one][0], t.args[other][0]
@@ -233,7 +236,8 @@ def turned(t: Terms, conclusion: Term, premises: Premises) -> bool:
 
 
 def regrouped(t: Terms, conclusion: Term, premises: Premises) -> bool:
-    """Whether it says that two formulas are `and`, or `or`, of the same parts; otherwise it has to follow by cases."""
+    """Return whether it says that two formulas are `and`, or `or`, of the same parts; otherwise it has to follow by
+    cases."""
     if t.op[conclusion] == "=" and len(t.args[conclusion]) == 2:
         one, other = t.args[conclusion]
         if any(_parts(t, one, op) == _parts(t, other, op) for op in ("and", "or")):

@@ -37,7 +37,7 @@ class EventLedger:
         """Clients of requests that were rejected after they had run: what they had generated is not recorded."""
 
     def record(self, event: ev.Event) -> None:
-        """The next event of one worker's run, or of a cluster's."""
+        """Take the next event of one worker's run, or of a cluster's."""
         match event:
             case ev.Arrived():
                 self._arrived(event)
@@ -74,7 +74,8 @@ class EventLedger:
             self.decoded.update(dict(zip(event.clients, event.tokens, strict=True)))
 
     def check_over(self, request_ids: Iterable[int]) -> None:
-        """At the end of a run: exactly these requests came, every one has ended, and no token was lost or made up."""
+        """Check the end of a run: exactly these requests came, every one has ended, and no token was lost or made
+        up."""
         assert not self.waiting
         assert not self.running
         assert not self.staged
@@ -87,7 +88,7 @@ class EventLedger:
                 assert self.decoded[client] == self.generated[client]
 
     def _stops(self, event: ev.Paused | ev.Resumed | ev.Preempted) -> None:
-        """What decodes is paused, what is paused goes on, and what runs waits again."""
+        """Check that what decodes is paused, what is paused goes on, and what runs waits again."""
         if isinstance(event, ev.Preempted):
             assert self._leaves(event.request_id, event.client) == event.uncomputed_tokens
             self.waiting[event.request_id] = event.client
@@ -126,7 +127,8 @@ class EventLedger:
             self._at[request.id] = event.worker
 
     def _swaps(self, event: ev.SwappedOut | ev.SwappedIn | ev.Transferred | ev.HostLost) -> None:
-        """Only KV of running requests goes out, only what went out comes back, and what was said to go has gone."""
+        """Check that only KV of running requests goes out, only what went out comes back, and what was said to go has
+        gone."""
         match event:
             case ev.SwappedOut():
                 assert self.running[event.request_id] == event.client
@@ -146,7 +148,7 @@ class EventLedger:
                     del self.kept[request_id]
 
     def _transfers(self, event: ev.TransferStarted | ev.TransferFailed) -> None:
-        """Only KV that is at its source is sent, to one target at a time, into memory that holds it."""
+        """Check that only KV that is at its source is sent, to one target at a time, into memory that holds it."""
         if isinstance(event, ev.TransferFailed):
             # A transfer may be called off before it began.
             assert self.sent.pop(event.request_id, event.target) == event.target
@@ -172,7 +174,7 @@ class EventLedger:
         self.left[event.request_id] = event.extend_tokens
 
     def _forget(self, request_id: int) -> None:
-        """The request has no KV between workers any more."""
+        """Forget the request's KV between workers."""
         self.staged.pop(request_id, None)
         self.sent.pop(request_id, None)
 
@@ -200,7 +202,7 @@ class EventLedger:
             self._ends(event, event.request_id)
 
     def _left(self, event: ev.WorkerLeft) -> None:
-        """Whatever waited or ran there is nowhere now."""
+        """Forget whatever waited or ran there."""
         gone = [i for i, worker in self._at.items() if worker == event.worker and i not in self.ended]
         for request_id in gone:
             for requests in (self.waiting, self.running, self.left, self.kept):

@@ -23,7 +23,7 @@ FAR = 1_000
 
 
 def decided(gate: AnyGate, state: Any, heads: Ints, unready: Collection[int]) -> tuple[AdmissionTransaction, int]:
-    """A decision that passes over the heads of some groups, and the group that it comes to."""
+    """Return a decision that passes over the heads of some groups, and the group that it comes to."""
     turn = gate.begin(state, heads)
     chosen = turn.choose(heads)
     while chosen in unready:
@@ -54,7 +54,7 @@ def check_choice_holds(gate: AnyGate, state: Any, heads: Ints, clients: Sequence
 
 
 def _looked_at(steps: int | None) -> Iterator[int]:
-    """The last step before which nothing may have changed, and some on the way there."""
+    """Yield the last step before which nothing may have changed, and some on the way there."""
     last = FAR if steps is None else steps - 1
     yield from sorted({step for step in (1, 2, last // 2, last) if 0 < step <= last})
 
@@ -70,7 +70,8 @@ def check_holds(policy: AnyLocalPolicy, worker: WorkerState, state: Any, plan: S
 
 
 def _check_repeated(policy: AnyLocalPolicy, worker: WorkerState, state: Any, plan: StepPlan, now_ns: int) -> None:
-    """The same plan is decided before each of its steps, whatever arrives, until a request leaves the batch."""
+    """Check that the same plan is decided before each of its steps, whatever arrives, until a request leaves the
+    batch."""
     ahead = WorkerPlay(policy, worker)
     ahead.state = state
     client = worker.in_flight[plan.chunks[0][0]].client

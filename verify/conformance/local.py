@@ -111,8 +111,8 @@ class PolicyMachine(RuleBasedStateMachine):
         slots=st.sampled_from([0, 0, 1, 2]),
     )
     def _open(self, share: int, tail: int, host: int, slots: int) -> None:
-        """An empty worker, perhaps with host memory or slots for adapters, and what the policy promises to clients of
-        weight 1."""
+        """Open an empty worker, perhaps with host memory or slots for adapters, and what the policy promises to clients
+        of weight 1."""
         least, most = self.world.capacity_blocks
         blocks = least + share * (most - least) // 1_000
         capacity = blocks * self.world.block_tokens + 2 + tail
@@ -127,7 +127,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.tell(WorkerJoined(0, 0, capacity, host * capacity, adapter_slots=slots))
 
     def _opened(self) -> Any:
-        """The policy's state before the first request of the world."""
+        """Return the policy's state before the first request of the world."""
         state = self.policy.init()
         if not self.world.came:
             return state
@@ -141,7 +141,7 @@ class PolicyMachine(RuleBasedStateMachine):
         early=st.integers(0, 3),
     )
     def arrive(self, drawn: list[Request], early: int) -> None:
-        """Requests come at one instant, some with predictions or targets; those that never fit are turned away."""
+        """Let requests come at one instant, some with predictions or targets; those that never fit are turned away."""
         for request in drawn:
             number = len(self.requests)
             request = msgspec.structs.replace(
@@ -166,14 +166,14 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
-        """The worker executes the policy's plan, a few times."""
+        """Execute the policy's plan at the worker, a few times."""
         for _ in range(count):
             self.finish(self.begin_decided()[0], 1)
             self.check()
 
     @rule(patience=st.integers(1, 8), wish=st.integers(2, 12))
     def leap(self, patience: int, wish: int) -> None:
-        """As soon as it only decodes, the worker leaps; taking the steps one by one comes to the same."""
+        """Leap as soon as the worker only decodes; taking the steps one by one comes to the same."""
         for _ in range(patience):
             plan, events = self.begin_decided()
             steps = min(wish, self.leap_max(plan, events))
@@ -184,13 +184,13 @@ class PolicyMachine(RuleBasedStateMachine):
     @precondition(lambda m: m.worker.decoding)
     @rule(index=st.integers(0, 99))
     def stop(self, index: int) -> None:
-        """An output ends earlier than was foreseen, between two steps."""
+        """End an output earlier than was foreseen, between two steps."""
         decoding = sorted(i for i, flight in self.worker.in_flight.items() if flight.clock_start is not None)
         self.follow(transitions.stop(self.worker, decoding[index % len(decoding)], self.now_ns))
 
     @rule(begun=st.booleans())
     def fail(self, begun: bool) -> None:
-        """The worker loses its memory, perhaps in the middle of a step: every request waits again, and none is lost."""
+        """Lose the worker's memory, perhaps in the middle of a step: every request waits again, and none is lost."""
         if begun:
             self.begin_decided()
         before = self.worker
@@ -202,19 +202,20 @@ class PolicyMachine(RuleBasedStateMachine):
     @precondition(lambda m: m.alive)
     @rule(index=st.integers(0, 99))
     def cancel(self, index: int) -> None:
-        """A caller gives up on a waiting or running request, between two steps."""
+        """Give up a waiting or running request, between two steps."""
         self.excuse(th.NOTHING_REFUNDED)
         request_id = sorted(self.alive)[index % len(self.alive)]
         self.follow(transitions.cancel(self.worker, request_id, self.now_ns))
 
     @rule(index=st.integers(0, 99), weight=st.integers(1, 4))
     def configure(self, index: int, weight: int) -> None:
-        """A client's weight changes, whether it was seen before or not."""
+        """Change a client's weight, whether it was seen before or not."""
         self.tell(ClientConfigured(self.now_ns, 0, index % (self.world.clients + 1), weight))
 
     @rule(change=st.sampled_from(CHANGES))
     def refuse(self, change: str) -> None:
-        """The engine changes the plan: the decided state is dropped, and the policy is told what happened instead."""
+        """Let the engine change the plan: the decided state is dropped, and the policy is told what happened
+        instead."""
         self.excuse(*PAST_GATE)
         plan, _ = self.decide()
         if not self.attempt(changed(plan, change)):
@@ -224,21 +225,21 @@ class PolicyMachine(RuleBasedStateMachine):
     @precondition(lambda m: m.worker.decoding)
     @rule(index=st.integers(0, 99), decode=st.booleans())
     def pause_past_policy(self, index: int, decode: bool) -> None:
-        """A guard pauses a request of its own choice; the policy lets it go on in its time."""
+        """Let a guard pause a request of its own choice; the policy lets it go on in its time."""
         decoding = sorted(i for i, flight in self.worker.in_flight.items() if flight.decodes)
         self.attempt(StepPlan(pause=(decoding[index % len(decoding)],), decode=decode))
 
     @precondition(lambda m: m.worker.running)
     @rule(index=st.integers(0, 99))
     def swap_past_policy(self, index: int) -> None:
-        """An engine swaps out whom it likes, as far as host memory goes; the policy lets it in again."""
+        """Let an engine swap out any requests, as far as host memory goes; the policy lets it in again."""
         chosen = sorted(self.worker.running)[index % len(self.worker.running)]
         self.attempt(StepPlan(swap_out=(chosen,), decode=False))
 
     @precondition(lambda m: m.worker.queue)
     @rule(index=st.integers(0, 99), honest=st.booleans())
     def admit_past_policy(self, index: int, honest: bool) -> None:
-        """A guard's fallback admits a request of its own choice, perhaps counting on no cached prefix."""
+        """Let a guard's fallback admit a request of its own choice, perhaps counting on no cached prefix."""
         self.excuse(*PAST_GATE, *([] if honest else MISJUDGED))
         request_id = sorted(self.worker.queue)[index % len(self.worker.queue)]
         waiting = self.worker.queue[request_id]
@@ -253,7 +254,7 @@ class PolicyMachine(RuleBasedStateMachine):
     @precondition(lambda m: m.worker.queue)
     @rule(more=st.integers(-3, 3).filter(bool))
     def misjudge(self, more: int) -> None:
-        """The engine executes the plan, and misjudges how much its last admission computes, which settles."""
+        """Execute the plan, and misjudge how much its last admission computes, which settles."""
         self.excuse(*MISJUDGED)
         plan, _ = self.decide()
         if plan.admit:
@@ -262,7 +263,7 @@ class PolicyMachine(RuleBasedStateMachine):
     @precondition(lambda m: m.saved)
     @rule(index=st.integers(0, SAVED_MAX - 1))
     def look_back(self, index: int) -> None:
-        """An old state decides again what it decided then, and the newest one is written and read."""
+        """Decide again from an old state what it decided then, and write and read the newest one."""
         state, view, plan, decided = self.saved[index % len(self.saved)]
         again, decided_again = self.policy.decide(state, view)
         assert again == plan
@@ -273,12 +274,12 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @invariant()
     def sound(self) -> None:
-        """What is true between any two of these."""
+        """Check what is true between any two of these."""
         if self.state is not None:
             self.check()
 
     def teardown(self) -> None:
-        """Whatever is left is served; how close the run came to the policy's bound is what Hypothesis maximises."""
+        """Serve whatever is left; how close the run came to the policy's bound is what Hypothesis maximises."""
         if self.state is None or sys.exc_info()[0] is not None:
             return
         self.serve()
@@ -288,7 +289,8 @@ class PolicyMachine(RuleBasedStateMachine):
     # --- between two exchanges --------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """The policy's state and the worker's hold together, and speak of the same requests and the same cache."""
+        """Check that the policy's state and the worker's hold together, and speak of the same requests and the same
+        cache."""
         self.policy.check(self.state)
         worker_invariants.check(self.worker)
         assert set(self.worker.queue) | set(self.worker.running) == self.alive
@@ -305,7 +307,7 @@ class PolicyMachine(RuleBasedStateMachine):
         worker_invariants.check_copy(state.cache, self.worker.cache)
 
     def _check_promise(self, monitor: Monitor) -> None:
-        """What the policy claims to hold holds, and the bounds that follow from it."""
+        """Check that what the policy claims to hold holds, and the bounds that follow from it."""
         report = monitor.report()
         for name, finding in report.violated().items():
             assert name in self.excused, (name, finding)
@@ -316,11 +318,11 @@ class PolicyMachine(RuleBasedStateMachine):
                     self.shares[kind] = largest.cost / bound
 
     def excuse(self, *assumptions: th.Assumption) -> None:
-        """The machine may break these from now on."""
+        """Excuse these assumptions, which the machine may break from now on."""
         self.excused.update(assumption.name for assumption in assumptions)
 
     def restart(self) -> None:
-        """The state is written and read, and goes on."""
+        """Write and read the state, and go on."""
         read = restored(self.policy, self.state)
         view = self.worker.view(self.now_ns)
         plan, decided = self.policy.decide(self.state, view)
@@ -330,7 +332,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.state = read
 
     def serve(self) -> None:
-        """Whatever is left is served, and every step of that computes something.
+        """Serve whatever is left, and compute something in every step of that.
 
         Only the first decision is held to all that `begin_decided` asks, since there may be many.
         """
@@ -352,15 +354,15 @@ class PolicyMachine(RuleBasedStateMachine):
     # --- exchanges --------------------------------------------------------------------------------------------------
 
     def encoded(self, state: Any) -> bytes:
-        """A state as bytes that are equal exactly when the states are."""
+        """Return a state as bytes that are equal exactly when the states are."""
         return encoded(self.policy, state)
 
     def same(self, one: Any, other: Any) -> bool:
-        """Whether two states are equal."""
+        """Return whether two states are equal."""
         return one is other or self.encoded(one) == self.encoded(other)
 
     def tell(self, *events: Event, decided: bool = False) -> None:
-        """The policy learns events, except those it has folded."""
+        """Tell the policy events, except those it has folded."""
         for event in events:
             self.ledger.record(event)
             if self.monitor is not None:
@@ -379,7 +381,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.tell(*events)
 
     def attempt(self, plan: StepPlan, honest: bool = True) -> bool:
-        """The worker takes one step of a plan that the policy did not decide, if it can; returns whether it could."""
+        """Take one step of a plan that the policy did not decide, if the worker can; returns whether it could."""
         try:
             events = self.begin(plan, honest)
         except InfeasiblePlanError:
@@ -389,7 +391,7 @@ class PolicyMachine(RuleBasedStateMachine):
         return True
 
     def decide(self) -> tuple[StepPlan, Any]:
-        """The policy's decision, made twice."""
+        """Return the policy's decision, made twice."""
         view = self.worker.view(self.now_ns)
         before = self.encoded(self.state)
         plan, decided = self.policy.decide(self.state, view)
@@ -435,7 +437,7 @@ class PolicyMachine(RuleBasedStateMachine):
         return events
 
     def begin(self, plan: StepPlan, honest: bool = True) -> list[Event]:
-        """The worker begins a plan, or raises `InfeasiblePlanError`, as it must if the view speaks against it.
+        """Begin a plan at the worker, or raise `InfeasiblePlanError`, as it must if the view speaks against it.
 
         Of a plan that is not `honest` about what is cached the view cannot tell.
         """
@@ -445,12 +447,12 @@ class PolicyMachine(RuleBasedStateMachine):
         return events
 
     def finish(self, plan: StepPlan, steps: int) -> None:
-        """The worker computes `steps` steps of a plan that has begun."""
+        """Compute `steps` steps of a plan that has begun."""
         self.now_ns += steps
         self.follow(transitions.finish(self.worker, plan, steps, self.now_ns))
 
     def finish_checked(self, plan: StepPlan, steps: int) -> None:
-        """The same; and single steps come to the same states."""
+        """Finish the same; and single steps come to the same states."""
         if steps == 1:
             self.finish(plan, 1)
             return
@@ -460,14 +462,14 @@ class PolicyMachine(RuleBasedStateMachine):
         assert self.same(state, self.state)
 
     def leap_max(self, plan: StepPlan, events: list[Event]) -> int:
-        """The longest leap that plan and worker allow; 1 if more than decoding happens, or an eviction did."""
+        """Return the longest leap that plan and worker allow; 1 if more than decoding happens, or an eviction did."""
         if events or plan.chunks or not plan.decode or not self.worker.decoding:
             return 1
         limit = self.worker.decode_steps_max()
         return limit if plan.valid_steps is None else min(limit, plan.valid_steps)
 
     def _stepped(self, plan: StepPlan, steps: int) -> tuple[WorkerState, Any]:
-        """What becomes of worker and state in single steps, in which nothing new may be decided."""
+        """Return what becomes of worker and state in single steps, in which nothing new may be decided."""
         single, now_ns = WorkerPlay(self.policy, self.worker), self.now_ns
         single.state = self.state
         for k in range(steps):

@@ -32,7 +32,7 @@ class WorkerPlay:
     def arrive(
         self, request: Request, output_tokens: int, now_ns: int, generated_tokens: int = 0, prefill_only: bool = False
     ) -> list[Event]:
-        """A request arrives, with the tokens that it has from another worker; returns what happened."""
+        """Let a request arrive, with the tokens that it has from another worker; returns what happened."""
         came = (generated_tokens, prefill_only)
         return self.follow(transitions.arrive(self.worker, request, output_tokens, now_ns, *came))
 
@@ -42,12 +42,12 @@ class WorkerPlay:
         return plan
 
     def execute(self, plan: StepPlan, now_ns: int, steps: int = 1, took_ns: int = 0) -> list[Event]:
-        """The worker takes so many steps of a plan that the policy decided; returns what happened."""
+        """Take so many steps of a plan that the policy decided; returns what happened."""
         begun = self.follow(transitions.begin(self.worker, plan, now_ns), decided=True)
         return begun + self.follow(transitions.finish(self.worker, plan, steps, now_ns + took_ns))
 
     def step(self, now_ns: int, took_ns: int = 0) -> list[Event]:
-        """The policy decides and the worker takes one step; returns what happened."""
+        """Decide, and take one step; returns what happened."""
         return self.execute(self.decide(now_ns), now_ns, took_ns=took_ns)
 
     def follow(self, done: transitions.Step, decided: bool = False) -> list[Event]:

@@ -99,7 +99,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @initialize(drawn=st.lists(roles, min_size=1, max_size=3), capacity=st.integers(12, 40))
     def open(self, drawn: list[Role], capacity: int) -> None:
-        """A cluster of one worker or a few."""
+        """Open a cluster of one worker or a few."""
         for role in drawn:
             self.start(capacity, role)
 
@@ -107,7 +107,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(drawn=st.lists(requests(output_tokens_max=6), min_size=1, max_size=4), early=st.integers(0, 2))
     def arrive(self, drawn: list[Request], early: int) -> None:
-        """Requests come at one instant, and are placed one after the other."""
+        """Let requests come at one instant, to be placed one after the other."""
         for request in drawn:
             request = replace(request, id=len(self.outputs), arrival_ns=self.now_ns)
             self.outputs[request.id] = max(request.max_output_tokens - early, 1)
@@ -117,7 +117,7 @@ class RouterMachine(RuleBasedStateMachine):
     @precondition(lambda m: m.given())
     @rule(pick=picks)
     def cancel(self, pick: int) -> None:
-        """A caller gives up."""
+        """Let a caller give up."""
         there = self.given()
         request_id = there[pick % len(there)]
         worker = self.cluster.state.at[request_id]
@@ -133,7 +133,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, count=st.integers(1, 5), asked=st.booleans())
     def work(self, pick: int, count: int, asked: bool) -> None:
-        """A worker takes a few steps, and the router may be asked after them."""
+        """Take a few steps at a worker, and perhaps ask the router after them."""
         server = self.pick(list(self.servers), pick)
         for _ in range(count):
             self.tell(server.step(self.now_ns))
@@ -152,14 +152,14 @@ class RouterMachine(RuleBasedStateMachine):
     @precondition(lambda m: m.cluster.moving("reserving", "sending"))
     @rule(pick=picks)
     def cut(self, pick: int) -> None:
-        """A link fails while KV is sent, or waits to be."""
+        """Cut a link while KV is sent, or waits to be."""
         there = self.cluster.moving("reserving", "sending")
         self.tell(self.cluster.do(cluster.fail(self.cluster.state, there[pick % len(there)]), self.now_ns))
         self.begin()
 
     @rule()
     def decide(self) -> None:
-        """What the router wants to move moves, unless it would not fit; most routers want nothing."""
+        """Move what the router wants to move, unless it would not fit; most routers want nothing."""
         plan = self.ask(self.router.decide, self.view())
         assert not plan.dispatches, "a router holds nothing that it could dispatch later"
         moved = [migration.request_id for migration in plan.migrations]
@@ -174,13 +174,13 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def report(self, pick: int) -> None:
-        """A worker says how it stands; all others' reports grow older."""
+        """Let a worker say how it stands; all others' reports grow older."""
         server = self.pick(list(self.servers), pick)
         server.report = server.worker.load()
 
     @rule(pick=picks, figures=st.lists(FIGURES, min_size=5, max_size=5))
     def lie(self, pick: int, figures: list[int]) -> None:
-        """A worker reports what is not so, perhaps more free memory than it has in all; its role is known."""
+        """Let a worker report what is not so, perhaps more free memory than it has in all; its role is known."""
         server = self.pick(list(self.servers), pick)
         server.report = replace(server.report, **dict(zip(REPORTED, figures, strict=True)))
 
@@ -189,13 +189,13 @@ class RouterMachine(RuleBasedStateMachine):
     @precondition(lambda m: len(m.servers) < WORKERS_MAX)
     @rule(capacity=st.integers(12, 40), role=roles)
     def join(self, capacity: int, role: Role) -> None:
-        """A worker comes, perhaps under the number of one that left, and in another role."""
+        """Let a worker come, perhaps under the number of one that left, and in another role."""
         self.start(capacity, role)
 
     @precondition(lambda m: len(m.serving()) > 1)
     @rule(pick=picks)
     def drain(self, pick: int) -> None:
-        """A worker takes no more requests."""
+        """Let a worker take no more requests."""
         worker = self.pick(self.serving(), pick).worker.worker
         self.cluster.state = cluster.enter(self.cluster.state, worker, "draining")
         self.tell([ev.WorkerDraining(self.now_ns, worker)])
@@ -205,7 +205,7 @@ class RouterMachine(RuleBasedStateMachine):
     @precondition(lambda m: len(m.serving()) > 1)
     @rule(pick=picks)
     def leave(self, pick: int) -> None:
-        """A worker is gone, with its memory; what it had is placed again, with the tokens that it has."""
+        """Take out a worker, with its memory; what it had is placed again, with the tokens that it has."""
         worker = self.pick(list(self.servers), pick).worker.worker
         events, lost = self.cluster.lose(worker, self.now_ns)
         del self.servers[worker]
@@ -217,7 +217,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Nothing more comes, reports are true, and all requests end."""
+        """Let nothing more come, report the truth, and end all requests."""
         rounds = 0
         while self.unfinished() and rounds < ROUNDS_MAX:
             self.now_ns += PAUSES_NS[-1]
@@ -248,13 +248,13 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The state is written and read, and goes on."""
+        """Write and read the state, and go on."""
         self.state = restored(self.router, self.state)
 
     @precondition(lambda m: m.saved)
     @rule(pick=picks)
     def look_back(self, pick: int) -> None:
-        """An old state is what it was, and routes again as it did then."""
+        """Route again from an old state as it did then."""
         state, before, request, view, dispatch, after = self.saved[pick % len(self.saved)]
         assert self.encoded(state) == before, "a state changed after it was left behind"
         again, after_again = self.router.route(state, request, view)
@@ -274,7 +274,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.deliver(request, generated_tokens, dispatch)
 
     def ask(self, decision: Callable[..., tuple[T, Any]], *about: Any) -> T:
-        """What the router decides, each time that it is asked from the same state; it goes on in the new one."""
+        """Return what the router decides, each time that it is asked from the same state; it goes on in the new one."""
         before = self.encoded(self.state)
         decided, after = decision(self.state, *about)
         for state in (self.state, restored(self.router, self.state)):
@@ -287,14 +287,14 @@ class RouterMachine(RuleBasedStateMachine):
         return decided
 
     def deliver(self, request: Request, generated_tokens: int, dispatch: Dispatch) -> None:
-        """The worker has the request, or rejects it because it is too large."""
+        """Deliver the request to the worker, which may reject it because it is too large."""
         server, output_tokens = self.servers[dispatch.worker], self.outputs[request.id]
         events = server.arrive(request, output_tokens, self.now_ns, generated_tokens, dispatch.prefill_only)
         self.cluster.state = cluster.place(self.cluster.state, request.id, dispatch.worker)
         self.tell(events)
 
     def migrate(self, migration: Migration) -> None:
-        """The request goes from its worker to the other one; one that is staged with its KV."""
+        """Move the request from its worker to the other one; one that is staged with its KV."""
         request_id, source, target = migration.request_id, migration.source, migration.target
         state, move = self.cluster.state, self.cluster.state.moves.get(migration.request_id)
         staged = move is not None and move.is_staged and move.source == source
@@ -320,11 +320,11 @@ class RouterMachine(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        """Transfers begin for which there is room."""
+        """Begin transfers for which there is room."""
         self.tell(self.cluster.begin(self.now_ns))
 
     def unfinished(self) -> list[int]:
-        """Requests that have not ended."""
+        """Return requests that have not ended."""
         return sorted(self.cluster.state.at)
 
     def given(self) -> list[int]:
@@ -333,7 +333,7 @@ class RouterMachine(RuleBasedStateMachine):
         return [i for i in self.unfinished() if state.at[i] != ev.NOWHERE or i in state.moves]
 
     def tell(self, events: list[ev.Event]) -> None:
-        """The router learns events one by one; what is staged goes where it was planned."""
+        """Tell the router events one by one; what is staged goes where it was planned."""
         for event in events:
             before = self.encoded(self.state)
             after, again = self.router.observe(self.state, event), self.router.observe(self.state, event)
@@ -353,7 +353,7 @@ class RouterMachine(RuleBasedStateMachine):
                 self.tell(self.cluster.do(left, self.now_ns))
 
     def start(self, capacity: int, role: Role = "both") -> None:
-        """A worker with the lowest number that is free."""
+        """Start a worker with the lowest number that is free."""
         worker = next(i for i in range(WORKERS_MAX) if i not in self.servers)
         self.servers[worker] = PlayedServer(worker, capacity, role)
         self.cluster.state = cluster.enter(self.cluster.state, worker, "serving")
@@ -362,19 +362,19 @@ class RouterMachine(RuleBasedStateMachine):
         self.tell([joined])
 
     def view(self) -> ClusterView:
-        """What the workers that take requests reported last."""
+        """Return what the workers that take requests reported last."""
         return ClusterView(self.now_ns, tuple(self.servers[worker].report for worker in self.serving()))
 
     def serving(self) -> list[int]:
-        """The workers that take requests, in order."""
+        """Return the workers that take requests, in order."""
         return sorted(worker for worker, phase in self.cluster.state.workers.items() if phase == "serving")
 
     def pick(self, workers: list[int], pick: int) -> PlayedServer:
-        """One of these workers."""
+        """Return one of these workers."""
         return self.servers[sorted(workers)[pick % len(workers)]]
 
     def encoded(self, state: Any) -> bytes:
-        """A state as bytes that are equal exactly when the states are."""
+        """Return a state as bytes that are equal exactly when the states are."""
         return encoded(self.router, state)
 
 
@@ -389,14 +389,14 @@ class ClusterMachine(RouterMachine):
     @precondition(lambda m: m.held)
     @rule(pick=picks)
     def give_up(self, pick: int) -> None:
-        """A caller gives up a request that is held."""
+        """Give up a request that is held."""
         request_id = sorted(self.held)[pick % len(self.held)]
         request, done = self.held.pop(request_id)
         self.tell([ev.Cancelled(self.now_ns, ev.NOWHERE, request_id, request.client, False, 0, done)])
 
     @rule(times=st.integers(1, 2))
     def decide(self, times: int = 1) -> None:
-        """What the policy dispatches goes, and what it wants to move moves."""
+        """Dispatch what the policy dispatches, and move what it wants to move."""
         for _ in range(times):
             workers = self.serving()
             plan = self.ask(self.router.decide, self.view())
@@ -410,7 +410,7 @@ class ClusterMachine(RouterMachine):
                     self.migrate(migration)
 
     def place(self, request: Request, generated_tokens: int) -> None:
-        """It is held from now on."""
+        """Hold it from now on."""
         self.held[request.id] = (request, generated_tokens)
         self.cluster.state = cluster.hold(self.cluster.state, request.id)
         self.tell([ev.Arrived(self.now_ns, ev.NOWHERE, request, generated_tokens)])

@@ -36,7 +36,7 @@ ADAPTERS = (UNSET, "ann", "bob", "cy")
 
 @st.composite
 def prompts(draw: st.DrawFn, block_tokens: int = 1, blocks_max: int = 6, keys_max: int = KEYS_MAX) -> Prompt:
-    """A prompt of up to `blocks_max` shareable blocks and a tail of its own, or one that shares nothing.
+    """Return a prompt of up to `blocks_max` shareable blocks and a tail of its own, or one that shares nothing.
 
     With a large `keys_max` prompts share hardly anything.
     """
@@ -59,7 +59,7 @@ def requests(
     output_tokens_max: int = 8,
     keys_max: int = KEYS_MAX,
 ) -> Request:
-    """A request of one of `clients_max` clients."""
+    """Return a request of one of `clients_max` clients."""
     return Request(
         request_id,
         draw(st.integers(0, clients_max - 1)),
@@ -88,8 +88,8 @@ def bursts(
 def arrivals(
     clients_max: int = 4, block_tokens: int = 1, output_tokens_max: int = 8
 ) -> st.SearchStrategy[list[Request]]:
-    """What comes at once: a few, many short requests of one client, or a few whose prompts share nothing with others,
-    so that whatever is cached must go; of many clients a few, or one of each."""
+    """Return what comes at once: a few, many short requests of one client, or a few whose prompts share nothing with
+    others, so that whatever is cached must go; of many clients a few, or one of each."""
     some = requests(0, 0, clients_max, block_tokens, output_tokens_max=output_tokens_max)
     several = st.lists(some, min_size=2, max_size=6)
     if clients_max > CLIENTS_FEW:
@@ -101,19 +101,20 @@ def arrivals(
 
 
 def _one_of_each(drawn: list[Request]) -> list[Request]:
-    """The requests, each of another client."""
+    """Return the requests, each of another client."""
     return [replace(request, client=client) for client, request in enumerate(drawn)]
 
 
 def clients(count_max: int = 4, weight_max: int = 3) -> st.SearchStrategy[tuple[Client, ...]]:
-    """One client or a few, of small weights."""
+    """Return one client or a few, of small weights."""
     weights = st.lists(st.integers(1, weight_max), min_size=1, max_size=count_max)
     return weights.map(lambda drawn: tuple(Client(i, f"client-{i}", weight) for i, weight in enumerate(drawn)))
 
 
 @st.composite
 def jobs(draw: st.DrawFn, request: Request, earlier: Sequence[int] = (), span_ns: int = 0) -> Job:
-    """The request with the truth about it: an output, perhaps requests it waits for, perhaps an impatient caller.
+    """Return the request with the truth about it: an output, perhaps requests it waits for, perhaps an impatient
+    caller.
 
     `earlier` are the ids it may depend on, `span_ns` is about how long a caller's patience lasts.
     """
@@ -150,8 +151,8 @@ ACTIONS = ("arrive", "step", "step", "step", "leap", "cancel", "stop", "lose")
 
 @st.composite
 def step_plans(draw: st.DrawFn, state: WorkerState) -> StepPlan:
-    """A plan that this worker can execute: some of what waits enters, some prefills go on, a request may be preempted
-    or swapped out, some may pause or go on, and who comes back from the host may count on its KV there.
+    """Return a plan that this worker can execute: some of what waits enters, some prefills go on, a request may be
+    preempted or swapped out, some may pause or go on, and who comes back from the host may count on its KV there.
 
     The plan counts on exactly what is cached.
     """
@@ -188,7 +189,7 @@ def step_plans(draw: st.DrawFn, state: WorkerState) -> StepPlan:
 
 
 def _stop_and_go(draw: st.DrawFn, state: WorkerState, leaving: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Some of those that decode pause, and some that are paused go on."""
+    """Pause some of those that decode, and let some that are paused go on."""
     decoding = sorted(i for i, flight in state.in_flight.items() if flight.decodes and i not in leaving)
     paused = sorted(set(state.paused) - set(leaving))
     stop, go = (
@@ -199,13 +200,13 @@ def _stop_and_go(draw: st.DrawFn, state: WorkerState, leaving: list[int]) -> tup
 
 
 def _chunks(tokens: int) -> st.SearchStrategy[int]:
-    """All that is left to prefill, or a part."""
+    """Return all that is left to prefill, or a part."""
     return st.one_of(st.just(tokens), st.integers(1, tokens))
 
 
 @st.composite
 def plays(draw: st.DrawFn, actions_max: int = 20, clients_max: int = 4) -> tuple[WorkerState, list[Event]]:
-    """A worker after up to `actions_max` things happened to it, and all that it told, from `WorkerJoined` on.
+    """Return a worker after up to `actions_max` things happened to it, and all that it told, from `WorkerJoined` on.
 
     A millisecond passes with each.  Requests have ids 0, 1, 2, ... in order of arrival.
     """
@@ -229,7 +230,7 @@ def plays(draw: st.DrawFn, actions_max: int = 20, clients_max: int = 4) -> tuple
 
 
 def _happens(draw: st.DrawFn, state: WorkerState, action: str, now_ns: int) -> Step:
-    """The transition of this name where it can happen, and else a step."""
+    """Return the transition of this name where it can happen, and else a step."""
     if action == "lose":
         return transitions.lose(state, now_ns)
     if action == "cancel":
@@ -243,12 +244,14 @@ def _happens(draw: st.DrawFn, state: WorkerState, action: str, now_ns: int) -> S
 
 
 def worker_states(actions_max: int = 20, clients_max: int = 4) -> st.SearchStrategy[WorkerState]:
-    """Workers as they are between two transitions: empty, full, decoding, prefilling, with a cache or without."""
+    """Return workers as they are between two transitions: empty, full, decoding, prefilling, with a cache or
+    without."""
     return plays(actions_max, clients_max).map(lambda play: play[0])
 
 
 def events(actions_max: int = 20, clients_max: int = 4) -> st.SearchStrategy[list[Event]]:
-    """The events of one worker's run so far, in order: what a policy may observe, and a monitor or a log may see."""
+    """Return the events of one worker's run so far, in order: what a policy may observe, and a monitor or a log may
+    see."""
     return plays(actions_max, clients_max).map(lambda play: play[1])
 
 

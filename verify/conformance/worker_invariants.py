@@ -54,12 +54,12 @@ def check_copy(own: PrefixCache, true: PrefixCache) -> None:
 
 
 def _leaves(tree: PrefixTree) -> set[bytes]:
-    """Every longest cached prefix: trees with the same ones hold the same."""
+    """Return every longest cached prefix: trees with the same ones hold the same."""
     return {_path(tree, i) for i, node in tree.nodes.items() if not node.children}
 
 
 def _path(tree: PrefixTree, node: int) -> bytes:
-    """Keys from the root to the end of a node."""
+    """Return keys from the root to the end of a node."""
     prompt, blocks = tree.prefix(node)
     return prompt.keys[: blocks * KEY_BYTES]
 

@@ -225,7 +225,7 @@ class WorldReplay(counterexample.Tried):
 
 
 def replay_saved(path: Path) -> counterexample.CounterexampleReplay | WorldReplay | None:
-    """A saved counterexample or world, tried again; None for any other file, such as a log.
+    """Return a saved counterexample or world, tried again; None for any other file, such as a log.
 
     Raises `ValueError` when it is none that this version reads, does not fit the claim, or the claim is not found.
     """
@@ -241,7 +241,7 @@ def replay_saved(path: Path) -> counterexample.CounterexampleReplay | WorldRepla
 
 
 def world_document(claim: WorldClaim, claims: str, values: PlainWorld, without: tuple[str, ...] = ()) -> WorldFile:
-    """What is to be saved of a world; `claims` names where the claim is found."""
+    """Return what is to be saved of a world; `claims` names where the claim is found."""
     return WorldFile(
         theorem=claim.theorem.id,
         claims=claims,

@@ -56,7 +56,7 @@ class SavedDocument(msgspec.Struct, frozen=True):
     """The schema that this version writes and reads."""
 
     def to_json(self) -> bytes:
-        """The document as indented JSON, the same bytes for the same document."""
+        """Return the document as indented JSON, the same bytes for the same document."""
         return msgspec.json.format(msgspec.json.encode(self, order=self.order), indent=2) + b"\n"
 
 
@@ -64,7 +64,7 @@ AnySaved = TypeVar("AnySaved", bound=SavedDocument)
 
 
 def decoded(path: Path, kind: type[AnySaved], what: str) -> AnySaved:
-    """A saved document; raises `ValueError`, with the file's name, when it is none."""
+    """Return a saved document; raises `ValueError`, with the file's name, when it is none."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=kind)
     except msgspec.DecodeError as error:
@@ -114,7 +114,7 @@ class Document(SavedDocument, frozen=True, forbid_unknown_fields=True, kw_only=T
 def counterexample_document(
     found: Counterexample, claims: str, kernel: ChangedKernel | None = None, claim: logic_system.Claim | None = None
 ) -> Document:
-    """What is to be saved of a counterexample; `claims` names where its claim is found, if it is not given."""
+    """Return what is to be saved of a counterexample; `claims` names where its claim is found, if it is not given."""
     if claim is None:
         claim = _claim(claims, found.theorem, None)
         claims = _home(claim, claims)
@@ -136,14 +136,14 @@ def counterexample_document(
 
 
 def _home(claim: logic_system.Claim, claims: str) -> str:
-    """The module that defines the claim, if that one lists it: a replay then imports nothing else."""
+    """Return the module that defines the claim, if that one lists it: a replay then imports nothing else."""
     module = claim.conclusions[0].holds.__module__
     listed = getattr(sys.modules.get(module), "claims", None)
     return module if listed and any(other.theorem == claim.theorem for other in listed()) else claims
 
 
 def read_counterexample(path: Path) -> Document:
-    """A saved counterexample; raises `ValueError`, with the file's name, when it is none."""
+    """Return a saved counterexample; raises `ValueError`, with the file's name, when it is none."""
     return decoded(path, Document, "counterexample")
 
 
@@ -227,7 +227,7 @@ class NotPermittedError(ValueError):
 
 
 def replay_counterexample(saved: Document, claim: logic_system.Claim | None = None) -> CounterexampleReplay:
-    """Runs a saved counterexample on numpy arrays and on exact integers.
+    """Run a saved counterexample on numpy arrays and on exact integers.
 
     `claim` is looked up unless given.  Raises `NotPermittedError` when a hypothesis does not hold in its world, and
     `ValueError` when it does not fit the claim or the two interpretations disagree.
@@ -313,7 +313,7 @@ def _claim(claims: str, theorem: str, kernel: ChangedKernel | None) -> logic_sys
 
 
 def _with_kernel(claims: Callable[..., Any], kernel: ChangedKernel) -> dict[str, Any]:
-    """The variant in place of the kernels that it is one of."""
+    """Return the variant in place of the kernels that it is one of."""
     shipped = inspect.signature(claims).parameters.items()
     of_module = [name for name, each in shipped if getattr(each.default, "__name__", "") == kernel.module]
     return dict.fromkeys(of_module or ["kernel"], with_text(kernel.module, kernel.function, kernel.text))
@@ -326,7 +326,7 @@ def _said(value: int | tuple[int, ...]) -> str:
 def _state(
     claim: logic_system.Claim, state: logic_system.Values, clients: int, shown: Mapping[str, logic_system.Kind]
 ) -> Iterator[str]:
-    """One row a client; scalars and points in a line below."""
+    """Yield one row a client; scalars and points in a line below."""
     columns = {
         name: state[name] for name, kind in shown.items() if kind in (logic_system.Kind.VECTOR, logic_system.Kind.MASK)
     }
@@ -356,7 +356,8 @@ def _client(claim: logic_system.Claim, state: logic_system.Values, client: int) 
 
 
 def minimised(step: logic_system.Step, clients: int, values: logic_system.Values) -> Counterexample:
-    """The smallest world that was found by changing one value, or two, at a time; the given one must break the step."""
+    """Return the smallest world that was found by changing one value, or two, at a time; the given one must break the
+    step."""
     found, n = dict(values), clients
     for client in reversed(range(clients)):
         fewer = _without(step, found, client)
@@ -376,7 +377,7 @@ def minimised(step: logic_system.Step, clients: int, values: logic_system.Values
 
 
 def _without(step: logic_system.Step, values: logic_system.Values, client: int) -> dict[str, Any] | None:
-    """The world without a client; None if a field is that client."""
+    """Return the world without a client; None if a field is that client."""
     fewer: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, tuple):
@@ -395,7 +396,8 @@ _Place = tuple[str, int | None]
 
 
 def _smaller(step: logic_system.Step, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Worlds with one entry closer to zero, then with two that move by as much (a balance ties them), boldest first."""
+    """Yield worlds with one entry closer to zero, then with two that move by as much (a balance ties them), boldest
+    first."""
     places = [(place, entry) for place, entry in _entries(step, values) if entry]
     for place, entry in places:
         yield from (_moved(values, {place: less}) for less in _closer(entry))
@@ -427,5 +429,5 @@ def _closer(entry: int) -> list[int]:
 
 
 def _toward(entry: int, by: int) -> int:
-    """The entry, closer to zero."""
+    """Return the entry, closer to zero."""
     return entry - by if entry > 0 else entry + by

@@ -25,12 +25,12 @@ _COMPARISONS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
 
 
 def violations(kernels: Iterable[Kernel]) -> list[str]:
-    """Every breach in the kernels and in all that they call: function, line within it, and what is wrong."""
+    """Return every breach in the kernels and in all that they call: function, line within it, and what is wrong."""
     return [breach for kernel in closure(kernels) for breach in _Reader(kernel).breaches()]
 
 
 def closure(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """The kernels and every function that they call by name, each once, in order of module and name."""
+    """Return the kernels and every function that they call by name, each once, in order of module and name."""
     found: dict[Kernel, None] = {}
     waiting = list(kernels)
     while waiting:
@@ -42,14 +42,14 @@ def closure(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
 
 
 def kernels_of(module: ModuleType) -> list[Kernel]:
-    """The functions over the algebra that a module defines, in the order of the file."""
+    """Return the functions over the algebra that a module defines, in the order of the file."""
     functions = filter(inspect.isfunction, vars(module).values())
     own = (function for function in functions if function.__module__ == module.__name__)
     return [function for function in own if next(iter(inspect.signature(function).parameters), None) == "o"]
 
 
 def definition_of(function: Kernel) -> ast.FunctionDef | None:
-    """The parsed text of a function, without its docstring; None if it is no plain function."""
+    """Return the parsed text of a function, without its docstring; None if it is no plain function."""
     parsed = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     if not isinstance(parsed, ast.FunctionDef):
         return None
@@ -140,7 +140,7 @@ class _Reader:
 
 
 def _updates(value: ast.expr) -> Iterator[tuple[ast.Call, ast.Name]]:
-    """Each point update of a named vector in an expression."""
+    """Yield each point update of a named vector in an expression."""
     for node in ast.walk(value):
         match node:
             case ast.Call(func=ast.Attribute(attr=word), args=[ast.Name() as vector, *_]) if word in _CONSUMING:
@@ -148,7 +148,8 @@ def _updates(value: ast.expr) -> Iterator[tuple[ast.Call, ast.Name]]:
 
 
 def _read_after_update(value: ast.expr) -> Breaches:
-    """Reads of a vector beside its update in one expression: arguments are read before the update, others may not."""
+    """Yield reads of a vector beside its update in one expression: arguments are read before the update, others may
+    not."""
     for call, vector in _updates(value):
         inside = {id(node) for node in ast.walk(call)}
         for node in ast.walk(value):

@@ -29,7 +29,7 @@ _NODES = (
 
 
 def variant(module: ModuleType, function: str, old: str, new: str) -> ModuleType:
-    """The kernels of `module` where, inside `function`, the text `old` reads `new`.
+    """Return the kernels of `module` where, inside `function`, the text `old` reads `new`.
 
     Raises `ValueError` unless `old` occurs there exactly once, so that a variant cannot silently be the original.
     """
@@ -38,7 +38,7 @@ def variant(module: ModuleType, function: str, old: str, new: str) -> ModuleType
 
 
 def with_text(module: str, function: str, text: str) -> ModuleType:
-    """The kernels of the module of that name where `function` has the text `text`.
+    """Return the kernels of the module of that name where `function` has the text `text`.
 
     Raises `ValueError` when there is no such function, or when the text does more than arithmetic.
     """
@@ -59,7 +59,7 @@ def with_text(module: str, function: str, text: str) -> ModuleType:
 
 
 def _kernels_of_others(module: ModuleType) -> dict[str, Any]:
-    """The kernels that a module takes from others, by the names that it has for them."""
+    """Return the kernels that a module takes from others, by the names that it has for them."""
     taken = ((name, each) for name, each in vars(module).items() if inspect.isfunction(each))
     foreign = ((name, each) for name, each in taken if each.__module__ != module.__name__)
     return {name: each for name, each in foreign if next(iter(inspect.signature(each).parameters), None) == "o"}
@@ -112,7 +112,7 @@ Kind = TypeVar("Kind")
 
 
 def changed(kind: type[Kind], method: str, old: str, new: str) -> type[Kind]:
-    """The class where, in the text of one of its methods, `old` reads `new`.
+    """Return the class where, in the text of one of its methods, `old` reads `new`.
 
     Raises `ValueError` unless `old` occurs there exactly once, so that a bug cannot silently be none.
     """
@@ -126,14 +126,15 @@ def changed(kind: type[Kind], method: str, old: str, new: str) -> type[Kind]:
 
 
 def with_names(function: Any, **names: Any) -> Any:
-    """The function, for which these global names and builtins mean something else."""
+    """Return the function, for which these global names and builtins mean something else."""
     made = FunctionType(function.__code__, {**function.__globals__, **names})
     made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     return made
 
 
 def unchecked(kind: type[Kind], **values: Any) -> Kind:
-    """A configuration with these values, such as unknown integers, that no validator has seen; others are defaults."""
+    """Return a configuration with these values, such as unknown integers, that no validator has seen; others are
+    defaults."""
     made = object.__new__(kind)
     fields: Any = getattr(kind, "__attrs_attrs__", ())
     for field in fields:

@@ -72,7 +72,7 @@ def script(
     relaxed: bool = False,
     seen: "Seen | None" = None,
 ) -> SmtScript:
-    """The text that asks whether all of `terms` (Z3's, quantifier-free, over integers and one sort) can be true.
+    """Return the text that asks whether all of `terms` (Z3's, quantifier-free, over integers and one sort) can be true.
 
     With `opaque`, products beside quotients are functions that obey laws, and with `relaxed` integers are reals, if the
     answer is to be unsat.  Texts about the same terms are written faster with one `seen`, which changes nothing else.
@@ -93,7 +93,7 @@ def script(
 
 
 def symbol(name: str) -> str:
-    """A name as SMT-LIB writes it."""
+    """Return a name as SMT-LIB writes it."""
     return name if _SIMPLE.fullmatch(name) and name not in _WORDS else f"|{name}|"
 
 
@@ -122,20 +122,20 @@ class _Writer:
             self.lines.append(f"(assert {self.written(term.get_id())})")
 
     def logic(self) -> str:
-        """The smallest logic that has all of it."""
+        """Return the smallest logic that has all of it."""
         free = "UF" if self.sorts or any(not kind.startswith("()") for kind in self.functions.values()) else ""
         nonlinear = (self.products or bool(self.quotients)) and not self.opaque
         return f"QF_{free}{'N' if nonlinear else 'L'}{'R' if self.real else 'I'}A"
 
     def declarations(self) -> Iterator[str]:
-        """Sorts and functions."""
+        """Yield sorts and functions."""
         yield from (f"(declare-sort {sort} 0)" for sort in self.sorts)
         yield from (f"(declare-fun {name} {kind})" for name, kind in self.functions.items())
 
     # --- terms ------------------------------------------------------------------------------------------------------
 
     def written(self, key: int) -> str:
-        """The term with this id as text: itself, or the name under which it was defined."""
+        """Return the term with this id as text: itself, or the name under which it was defined."""
         if key not in self.known:
             node = self.nodes[key]
             text = self._text(node)
@@ -186,13 +186,13 @@ class _Writer:
         return f"?{self.names}"
 
     def _named(self, text: str) -> str:
-        """A name for what is about to be repeated."""
+        """Return a name for what is about to be repeated."""
         return text if "(" not in text else self._defined(text, "Int")
 
     # --- products and quotients -------------------------------------------------------------------------------------
 
     def _multiplies(self, node: "_Node") -> bool:
-        """Whether it multiplies unknowns."""
+        """Return whether it multiplies unknowns."""
         return node.kind == z3.Z3_OP_MUL and sum(self.nodes[child].value is None for child in node.children) > 1
 
     def _product(self, node: "_Node", parts: list[str]) -> str:
@@ -273,7 +273,7 @@ class Seen:
         self._nodes: dict[int, _Node] = {}
 
     def inside(self, terms: Iterable[Any]) -> dict[int, _Node]:
-        """Every term inside the terms, by its id."""
+        """Return every term inside the terms, by its id."""
         found: dict[int, _Node] = {}
         waiting = [(term.get_id(), term.ctx, term.as_ast()) for term in terms]
         while waiting:

@@ -39,7 +39,7 @@ class Paths:
         self._names = 0
 
     def decide(self, condition: Any) -> bool:
-        """Which way this run goes at a condition."""
+        """Return which way this run goes at a condition."""
         if (known := self._taken.get(condition.get_id())) is not None:
             return known[1]
         step = len(self.ways)
@@ -50,7 +50,7 @@ class Paths:
         return way.choice
 
     def _begun(self, condition: Any) -> Way:
-        """The first way to be gone at a condition."""
+        """Return the first way to be gone at a condition."""
         if self._solver is None:
             return Way(True, True)
         if self._solver.check(condition) == z3.unsat:
@@ -62,46 +62,47 @@ class Paths:
             self._solver.add(*terms)
 
     def integer(self, name: str) -> "SymbolicInt":
-        """An unknown integer of this run."""
+        """Return an unknown integer of this run."""
         return SymbolicInt(self, z3.Int(name))
 
     def fresh(self, name: str) -> "SymbolicInt":
-        """An unknown integer with no other name: the result of something that is known by its contract only."""
+        """Return an unknown integer with no other name: the result of something that is known by its contract only."""
         self._names += 1
         return self.integer(f"{name}!{self._names}")
 
     def assume(self, *terms: Any) -> None:
-        """What a contract promises on this path."""
+        """Assume what a contract promises on this path."""
         self._assumed += terms
         self._tell(*terms)
 
     def is_multiple(self, product: "SymbolicInt", of: "SymbolicInt") -> None:
-        """A contract promises that `product` is a positive multiple of `of`."""
+        """Note a contract's promise that `product` is a positive multiple of `of`."""
         factor = self.fresh("factor").term
         self.assume(factor >= 1, product.term == factor * of.term)
         self._multiples.append((product.term, factor, of.term))
 
     def exact(self, product: Any, quotient: Any, divisor: Any) -> None:
-        """What follows for a quotient that is known to be exact: the lemma `exact_division`, which is proved once."""
+        """Assume what follows for a quotient that is known to be exact: the lemma `exact_division`, which is proved
+        once."""
         for known, factor, number in self._multiples:
             if known.eq(product) and number.eq(divisor):
                 self.assume(z3.Implies(divisor >= 1, quotient == factor))
 
     def conditions(self) -> list[Any]:
-        """What the decisions and the contracts say."""
+        """Return what the decisions and the contracts say."""
         taken = self._taken.values()
         return [condition if choice else z3.Not(condition) for condition, choice in taken] + self._assumed
 
 
 def exact_division() -> Any:
-    """The lemma that `Paths.exact` uses, as a formula to be proved: f d = q d + r and 0 <= r < d give q = f."""
+    """Return the lemma that `Paths.exact` uses, as a formula to be proved: f d = q d + r and 0 <= r < d give q = f."""
     factor, quotient, divisor, rest = z3.Ints("factor quotient divisor rest")
     known = z3.And(factor * divisor == quotient * divisor + rest, rest >= 0, rest < divisor)
     return z3.Implies(z3.And(divisor >= 1, known), quotient == factor)
 
 
 def explore(function: Callable[[Paths], T], pruned: bool = False) -> Iterator[tuple[list[Any], T]]:
-    """Runs `function` once for every combination of its decisions; with `pruned`, for those that are possible."""
+    """Run `function` once for every combination of its decisions; with `pruned`, for those that are possible."""
     script: list[Way] = []
     while True:
         paths = Paths(script, pruned)
@@ -170,7 +171,7 @@ class SymbolicInt(_Symbolic):
     __lt__ = _comparison(lambda a, b: a < b)
 
     def __floordiv__(self, other: Any) -> "SymbolicInt":
-        """Python's quotient, by what defines it; nothing is said about a divisor of zero."""
+        """Return Python's quotient, by what defines it; nothing is said about a divisor of zero."""
         divisor = _term(other)
         asked = self.term.get_id(), divisor.get_id()
         if (known := self.paths.quotients.get(asked)) is not None:
@@ -186,7 +187,7 @@ class SymbolicInt(_Symbolic):
         return quotient
 
     def __mod__(self, other: Any) -> "SymbolicInt":
-        """Python's remainder, by the quotient."""
+        """Return Python's remainder, by the quotient."""
         return SymbolicInt(self.paths, self.term - ((self // other) * other).term)
 
     def __neg__(self) -> "SymbolicInt":
@@ -197,7 +198,7 @@ class SymbolicInt(_Symbolic):
 
 
 def if_then(premise: "SymbolicBool | bool", conclusion: "SymbolicBool | bool") -> "SymbolicBool | bool":
-    """That the conclusion holds if the premise does; no path is split."""
+    """State that the conclusion holds if the premise does; no path is split."""
     for part in (premise, conclusion):
         if isinstance(part, SymbolicBool):
             return SymbolicBool(part.paths, z3.Implies(truth(premise), truth(conclusion)))
@@ -205,14 +206,14 @@ def if_then(premise: "SymbolicBool | bool", conclusion: "SymbolicBool | bool") -
 
 
 def one_if(condition: "SymbolicBool | bool") -> "SymbolicInt | int":
-    """1 if the condition holds, or else 0; no path is split."""
+    """Return 1 if the condition holds, or else 0; no path is split."""
     if isinstance(condition, SymbolicBool):
         return SymbolicInt(condition.paths, z3.If(condition.term, z3.IntVal(1), z3.IntVal(0)))
     return int(condition)
 
 
 def truth(value: "SymbolicBool | bool") -> Any:
-    """The formula of a condition, known or not."""
+    """Return the formula of a condition, known or not."""
     return value.term if isinstance(value, SymbolicBool) else z3.BoolVal(bool(value))
 
 
@@ -299,7 +300,7 @@ def _either(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _some(m: Any) -> Any:
-    """Whether an entry holds; no path is split."""
+    """Return whether an entry holds; no path is split."""
     some: Any = False
     for entry in m.tolist():
         some = some | entry
@@ -307,7 +308,7 @@ def _some(m: Any) -> Any:
 
 
 def _best(v: Any, m: Any, better: Callable[[Any, Any], Any]) -> int:
-    """The first client of the mask than which none is better; each question of it splits the path."""
+    """Return the first client of the mask than which none is better; each question of it splits the path."""
     best, values = NO_GROUP, v.tolist()
     for client, held in enumerate(m.tolist()):
         if held and (best == NO_GROUP or better(values[client], values[best])):

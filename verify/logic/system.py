@@ -50,12 +50,12 @@ def _nothing(_o: Algebra, _w: World) -> Mapping[str, Any]:
 
 
 def same(a: Any, b: Any) -> Any:
-    """Whether two values agree, as a clause says it (``==`` has no meaning on solver terms)."""
+    """Return whether two values agree, as a clause says it (``==`` has no meaning on solver terms)."""
     return (a <= b) & (a >= b)
 
 
 def product(a: Any, b: Any) -> Any:
-    """A product of scalars, for clauses only: a kernel multiplies nothing."""
+    """Return a product of scalars, for clauses only: a kernel multiplies nothing."""
     times = getattr(a, "times", None)
     return a * b if times is None else times(b)
 
@@ -66,18 +66,18 @@ def implies(o: Algebra, a: Term, b: Term) -> Term:
 
 
 def spread(flag: Any, like: Any) -> Any:
-    """One truth value as a mask over the clients of the vector `like`."""
+    """Return one truth value as a mask over the clients of the vector `like`."""
     return (like <= like) & flag
 
 
 def total(o: Algebra, v: Term) -> Term:
-    """The sum of a vector over all clients, for derived values only (on solver terms it names clients)."""
+    """Return the sum of a vector over all clients, for derived values only (on solver terms it names clients)."""
     symbolic = getattr(o, "total", None)
     return sum(map(int, v)) if symbolic is None else symbolic(v)
 
 
 def only(o: Algebra, like: Term, p: Term) -> Term:
-    """The mask that is true at the point p and nowhere else, over the clients of the vector `like`."""
+    """Return the mask that is true at the point p and nowhere else, over the clients of the vector `like`."""
     return o.put(spread(False, like), p, True)
 
 
@@ -146,11 +146,11 @@ class Event:
     excluded_by: Assumption | None = None
 
     def with_needs(self, *needs: Need | Formula) -> "Event":
-        """This event with more hypotheses."""
+        """Return this event with more hypotheses."""
         return attrs.evolve(self, needs=(*self.needs, *needs))
 
     def also(self, **ghosts: Callable[[World], Any]) -> "Event":
-        """This event, which then also writes fields computed from the world before it."""
+        """Return this event, which then also writes fields computed from the world before it."""
         step = self.step
         return attrs.evolve(
             self, step=lambda o, w: {**step(o, w), **{name: ghost(w) for name, ghost in ghosts.items()}}
@@ -162,7 +162,7 @@ Ghost = Callable[[Algebra, World, Mapping[str, Any]], Any]
 
 
 def and_also(event: Event, **ghosts: Ghost) -> Event:
-    """The event, which then also writes fields computed from the worlds before and after it."""
+    """Return the event, which then also writes fields computed from the worlds before and after it."""
     step = event.step
 
     def both_steps(o: Algebra, w: World) -> Written:
@@ -233,11 +233,11 @@ class System:
     opaque: bool = False
 
     def with_laws(self, *laws: Need | Formula) -> "System":
-        """This system with more known about its parameters."""
+        """Return this system with more known about its parameters."""
         return attrs.evolve(self, laws=(*self.laws, *laws))
 
     def kernels(self) -> tuple[Callable[..., Any], ...]:
-        """The kernel functions that the events run, each once."""
+        """Return the kernel functions that the events run, each once."""
         return tuple(dict.fromkeys(kernel for event in self.events for kernel in event.kernels))
 
 
@@ -286,17 +286,17 @@ def one_step(
 
 
 def updated(world: World, values: Mapping[str, Any]) -> World:
-    """The world in which these names have these values."""
+    """Return the world in which these names have these values."""
     return SimpleNamespace(**{**vars(world), **values})
 
 
 def decided(o: Algebra, event: Event, world: World) -> World:
-    """The world with what the event's kernel chooses."""
+    """Return the world with what the event's kernel chooses."""
     return updated(world, event.decides(o, world))
 
 
 def state_after(o: Algebra, system: System, event: Event, world: World) -> World:
-    """The world in which `event` has happened; raises `ValueError` when it writes what is no field."""
+    """Return the world in which `event` has happened; raises `ValueError` when it writes what is no field."""
     written = event.step(o, world)
     unknown = set(written) - set(system.fields)
     if unknown:
@@ -305,7 +305,7 @@ def state_after(o: Algebra, system: System, event: Event, world: World) -> World
 
 
 def with_derived(o: Algebra, system: System, world: World) -> World:
-    """The world with its derived scalars computed afresh."""
+    """Return the world with its derived scalars computed afresh."""
     return updated(world, {name: rule(o, world) for name, rule in system.derived.items()})
 
 
@@ -324,7 +324,7 @@ class Interpretation:
     mask: Callable[[tuple[int, ...]], Any]
 
     def world(self, kinds: Mapping[str, Kind], values: Values) -> World:
-        """The values as this interpretation computes with them."""
+        """Return the values as this interpretation computes with them."""
         made: dict[Kind, Callable[[Any], Any]] = {Kind.VECTOR: self.vector, Kind.MASK: self.mask, Kind.FLAG: bool}
         return SimpleNamespace(**{name: made.get(kinds[name], int)(value) for name, value in values.items()})
 
@@ -338,24 +338,25 @@ INTERPRETATIONS = (
 
 
 def kept(needs: tuple[Need, ...], dropped: frozenset[Assumption]) -> tuple[Need, ...]:
-    """The hypotheses that remain when the assumptions `dropped` are not made."""
+    """Return the hypotheses that remain when the assumptions `dropped` are not made."""
     return tuple(need for need in needs if need.assumption is None or need.assumption not in dropped)
 
 
 def permitted(o: Algebra, needs: tuple[Need, ...], world: World) -> bool:
-    """Whether a world fulfils every hypothesis."""
+    """Return whether a world fulfils every hypothesis."""
     return all(bool(np.all(need.holds(o, world))) for need in needs)
 
 
 def holds(o: Algebra, clause: Clause, world: World, clients: int) -> bool:
-    """Whether a clause is true of a world of so many clients."""
+    """Return whether a clause is true of a world of so many clients."""
     return all(bool(np.all(clause.holds(o, world, *points))) for points in tuples(range(clients), repeat=clause.points))
 
 
 def happened(
     run: Interpretation, system: System, event: Event, world: World, facts: Values, dropped: frozenset[Assumption]
 ) -> tuple[World, World] | None:
-    """The world with an event's facts and what its kernel decides, and the one after it; None if not permitted."""
+    """Return the world with an event's facts and what its kernel decides, and the one after it; None if not
+    permitted."""
     before = decided(run.o, event, updated(world, vars(run.world(event.facts, facts))))
     if not permitted(run.o, hypotheses(system, event, dropped), before):
         return None
@@ -363,7 +364,7 @@ def happened(
 
 
 def hypotheses(system: System, event: Event | None, dropped: frozenset[Assumption]) -> tuple[Need, ...]:
-    """What must be true of a world for the event to happen in it."""
+    """Return what must be true of a world for the event to happen in it."""
     return kept(system.laws, dropped) + (kept(event.needs, dropped) if event else ())
 
 
@@ -401,7 +402,7 @@ class Step:
 
 
 def steps(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Step]:
-    """Every step of `claim` when the assumptions `dropped` are not made."""
+    """Yield every step of `claim` when the assumptions `dropped` are not made."""
     hints = claim.system.hints
     if hints:
         yield Step(HINTS, claim, None, (), hints, dropped)
@@ -414,7 +415,7 @@ def steps(claim: Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterato
 
 
 def step_named(claim: Claim, name: str, dropped: frozenset[Assumption] = frozenset()) -> Step:
-    """The step of that name; raises `ValueError` when there is none."""
+    """Return the step of that name; raises `ValueError` when there is none."""
     for step in steps(claim, dropped):
         if step.name == name:
             return step
@@ -422,7 +423,7 @@ def step_named(claim: Claim, name: str, dropped: frozenset[Assumption] = frozens
 
 
 def broken_by(run: Interpretation, step: Step, clients: int, values: Values) -> tuple[str, ...]:
-    """Which goals fail after the step; none if the world does not fulfil the hypotheses."""
+    """Return which goals fail after the step; none if the world does not fulfil the hypotheses."""
     try:
         with np.errstate(divide="raise"):
             return _broken(run, step, clients, values)
@@ -445,7 +446,7 @@ def _broken(run: Interpretation, step: Step, clients: int, values: Values) -> tu
 
 
 def refuted_by(step: Step, clients: int, values: Values) -> bool:
-    """Whether the step is a run of its claim: from a first state, to one in which a conclusion fails.
+    """Return whether the step is a run of its claim: from a first state, to one in which a conclusion fails.
 
     A state in which a closed form divides by zero is taken for none that was reached.
     """
@@ -462,18 +463,18 @@ def refuted_by(step: Step, clients: int, values: Values) -> bool:
 
 
 def failing(o: Algebra, clauses: tuple[Clause, ...], world: World, clients: int) -> tuple[str, ...]:
-    """The names of the clauses that are not true of a world."""
+    """Return the names of the clauses that are not true of a world."""
     return tuple(clause.name for clause in clauses if not holds(o, clause, world, clients))
 
 
 def confirmed(step: Step, clients: int, values: Values) -> tuple[str, ...]:
-    """Which goals fail after the step by the word of every interpretation; none if they do not agree."""
+    """Return which goals fail after the step by the word of every interpretation; none if they do not agree."""
     outcomes = {broken_by(run, step, clients, values) for run in INTERPRETATIONS}
     return outcomes.pop() if len(outcomes) == 1 else ()
 
 
 def plain(kinds: Mapping[str, Kind], world: World) -> dict[str, Any]:
-    """A world of one interpretation as plain integers and tuples, by name."""
+    """Return a world of one interpretation as plain integers and tuples, by name."""
     values = {name: (kind, getattr(world, name)) for name, kind in kinds.items()}
     return {
         name: tuple(map(int, value)) if kind in (Kind.VECTOR, Kind.MASK) else int(value)

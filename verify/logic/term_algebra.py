@@ -74,7 +74,7 @@ class Value(_Term):
         self.vector = vector
 
     def at(self, client: Any) -> Any:
-        """The term for a client: one of the obligation, or its number where there are so many (`z3_fixed`)."""
+        """Return the term for a client: one of the obligation, or its number where there are so many (`z3_fixed`)."""
         key = (client if isinstance(client, int) else client.get_id()) if self.vector else None
         if key not in self._built:
             # The client stays with its term: an id is given again once nothing holds what had it.
@@ -111,7 +111,7 @@ class ClosedFormValue(Value):
 
 
 def _made(*values: Value) -> type[Value]:
-    """The class of what is computed from `values`."""
+    """Return the class of what is computed from `values`."""
     return ClosedFormValue if any(isinstance(value, ClosedFormValue) for value in values) else Value
 
 
@@ -126,12 +126,12 @@ class Point(_Term):
 
 
 def scalar(term: Any) -> Value:
-    """A solver term (Int or Bool) as a scalar."""
+    """Return a solver term (Int or Bool) as a scalar."""
     return Value(lambda _: term, boolean=z3.is_bool(term), vector=False)
 
 
 def lifted(value: Any) -> Value:
-    """A value as it is, or a Python int or truth value as a constant; anything else is refused."""
+    """Return a value as it is, or a Python int or truth value as a constant; anything else is refused."""
     if isinstance(value, Value):
         return value
     if isinstance(value, bool):
@@ -174,7 +174,7 @@ class Z3Algebra:
         self._names = 0
 
     def fresh_client(self, name: str) -> Any:
-        """A new constant of the sort of clients."""
+        """Return a new constant of the sort of clients."""
         if self.sealed:
             raise KernelError("a formula over all clients must not choose a client")
         client = z3.Const(self._name(name), CLIENT)
@@ -182,11 +182,11 @@ class Z3Algebra:
         return client
 
     def named(self, client: Any) -> Point:
-        """A client as a point."""
+        """Return a client as a point."""
         return Point(z3.BoolVal(True), client)
 
     def symbol(self, name: str, kind: Kind, closed_form: bool) -> Value | Point:
-        """An unknown of this kind; a point is a client that exists, or none."""
+        """Return an unknown of this kind; a point is a client that exists, or none."""
         match kind:
             case Kind.POINT:
                 return self._some_client(name)
@@ -200,7 +200,7 @@ class Z3Algebra:
         return Point(z3.Bool(f"{name} exists"), self.fresh_client(name))
 
     def _function(self, name: str, sort: Any) -> Callable[[Any], Any]:
-        """An unknown of the sort for each client."""
+        """Return an unknown of the sort for each client."""
         function: Callable[[Any], Any] = z3.Function(name, CLIENT, sort)
         return function
 
@@ -209,7 +209,7 @@ class Z3Algebra:
         return f"{name}!{self._names}"
 
     def instances(self) -> list[Any]:
-        """Every fact, and every law at every client named so far."""
+        """Return every fact, and every law at every client named so far."""
         return self.facts + [law(client) for law in self.laws for client in self.clients]
 
     def where(self, m: Any, a: Any, b: Any) -> Value:
@@ -233,7 +233,7 @@ class Z3Algebra:
         return scalar(z3.Not(self._exists(Value(lambda c: z3.Not(mask.at(c)), boolean=True, vector=True))))
 
     def _exists(self, mask: Value) -> Any:
-        """Whether the mask has a client; one that is asked again is answered by the same client."""
+        """Return whether the mask has a client; one that is asked again is answered by the same client."""
         said = mask.at(_ANY)
         if said.get_id() not in self._asked:
             witness = self.fresh_client("client")
@@ -260,7 +260,7 @@ class Z3Algebra:
         return Point(found, best)
 
     def total(self, v: Any) -> Value:
-        """The sum of a vector over all clients, however many: for clauses, no word of kernels.
+        """Return the sum of a vector over all clients, however many: for clauses, no word of kernels.
 
         It is known by what is true of all finite sums: how it compares with every other total of the obligation (see
         `_compare`), that of vectors of no negative entry it is above each entry, and that totals add.
@@ -281,7 +281,8 @@ class Z3Algebra:
         return scalar(new[1])
 
     def _compare(self, one: tuple[Value, Any], two: tuple[Value, Any]) -> None:
-        """Two vectors that are ordered have totals that are; two that differ at one client only differ by that much."""
+        """Compare the totals of two vectors that are ordered. two that differ at one client only differ by that
+        much."""
         (a, sum_a), (b, sum_b) = one, two
         for less, more, sum_less, sum_more in ((a, b, sum_a, sum_b), (b, a, sum_b, sum_a)):
             larger = self.fresh_client("larger")
@@ -293,13 +294,13 @@ class Z3Algebra:
         self.laws.append(lambda c: z3.Implies(z3.And(single, a.at(c) != b.at(c)), c == here))
 
     def _adds(self, whole: tuple[Value, Any], one: tuple[Value, Any], two: tuple[Value, Any]) -> None:
-        """If a vector is the sum of two others everywhere, so is its total."""
+        """Add totals where a vector is the sum of two others everywhere."""
         (a, sum_a), (b, sum_b), (c, sum_c) = whole, one, two
         apart = self.fresh_client("apart")
         self.facts.append(z3.Or(sum_a == sum_b + sum_c, a.at(apart) != b.at(apart) + c.at(apart)))
 
     def summed(self, clients: list[Any]) -> list[Any]:
-        """That these are all the clients there are, each once, and every total is a sum over them."""
+        """State that these are all the clients there are, each once, and every total is a sum over them."""
         if len(self.totals) == 1:
             return []
         all_of_them = [z3.Or([name == client for client in self.clients]) for name in clients]
@@ -358,7 +359,7 @@ def _point(p: Any) -> Point:
 
 
 def point(number: Any) -> Point:
-    """The client of that number, none for NO_GROUP."""
+    """Return the client of that number, none for NO_GROUP."""
     return Point(number >= 0, number)
 
 

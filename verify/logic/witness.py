@@ -61,7 +61,7 @@ class NotAWitness(ValueError):
 
 
 def attained(witness: Witness) -> int:
-    """What is bounded, at the run's end, the same in both interpretations; raises `NotAWitness`."""
+    """Return what is bounded, at the run's end, the same in both interpretations; raises `NotAWitness`."""
     gaps = {_measured(witness, run) for run in logic_system.INTERPRETATIONS}
     if len(gaps) != 1:
         raise NotAWitness(f"{witness.theorem.id}: the interpretations disagree: {sorted(gaps)}")
@@ -106,13 +106,13 @@ def _nothing(kind: logic_system.Kind, clients: int) -> int | tuple[int, ...]:
 
 
 def one(clients: int, client: int, value: int) -> tuple[int, ...]:
-    """The vector with a value at one client and zero elsewhere."""
+    """Return the vector with a value at one client and zero elsewhere."""
     return tuple(value if i == client else 0 for i in range(clients))
 
 
 def served(clients: int, client: int, input_tokens: int, output_tokens: int, **chosen: Any) -> Iterator[RunStep]:
-    """One request from admission to its last token, of whose charge nothing comes back; `chosen` are the facts by which
-    the kernel picks the client."""
+    """Yield one request from admission to its last token, of whose charge nothing comes back; `chosen` are the facts by
+    which the kernel picks the client."""
     output = price(output_tokens, RATES.output)
     yield "admit", {"x": price(input_tokens, RATES.input), "r": output, "k": 0, **chosen}
     yield "decode", {"d": one(clients, client, output)}

@@ -21,7 +21,7 @@ from fairsched.verify.solvers import RLIMIT, check, counterexample, obligation
 
 
 def modules() -> list[ModuleType]:
-    """The modules of proofs all of whose claims are about kernels and any sequence of events."""
+    """Return the modules of proofs all of whose claims are about kernels and any sequence of events."""
     listed = ((module, proofs.claims_in(module)) for module in proofs.MODULES)
     return [module for module, claims in listed if claims and all(isinstance(each, Claim) for each in claims)]
 
@@ -30,7 +30,7 @@ _STRICT: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.LtE: ast.Lt, ast.GtE: ast
 
 
 def outcomes(module: ModuleType) -> Iterator[MutantOutcome]:
-    """The fate of every stricter clause of a module of claims; what is only assumed, of a start, is none."""
+    """Yield the fate of every stricter clause of a module of claims; what is only assumed, of a start, is none."""
     tree = ast.parse(inspect.getsource(module))
     claims = {claim.theorem.id: claim for claim in module.claims()}
     goals = {(id, step.name): obligation(step).goal for id, claim in claims.items() for step in steps(claim)}
@@ -47,7 +47,7 @@ def outcomes(module: ModuleType) -> Iterator[MutantOutcome]:
 
 
 def _refuted(claims: list[Claim], goals: Mapping[tuple[str, str], Any]) -> tuple[bool, Counterexample | None]:
-    """Whether any goal is another than in `goals`, and a counterexample to one that is, conclusions first."""
+    """Return whether any goal is another than in `goals`, and a counterexample to one that is, conclusions first."""
     changed = False
     for step in sorted((step for claim in claims for step in steps(claim)), key=lambda step: step.name != CONCLUSION):
         shown = obligation(step)
@@ -62,7 +62,7 @@ def _refuted(claims: list[Claim], goals: Mapping[tuple[str, str], Any]) -> tuple
 
 
 def _comparisons(tree: ast.Module) -> Iterator[ast.Compare]:
-    """Every comparison that is not strict in what the text of a clause claims, premises left out."""
+    """Yield every comparison that is not strict in what the text of a clause claims, premises left out."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     clauses = [call for call in calls if _called(call) == "Clause"]
     named = {argument.id for clause in clauses for argument in clause.args if isinstance(argument, ast.Name)}
@@ -81,7 +81,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _premise(node: ast.AST) -> ast.AST:
-    """What an implication or a choice depends on."""
+    """Return what an implication or a choice depends on."""
     match node:
         case ast.Call(args=[_, premise, _]) if _called(node) == "implies":
             return premise

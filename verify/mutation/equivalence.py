@@ -46,23 +46,23 @@ class FirstOfEquals(logic.Z3Algebra):
 
 
 def signature(kernel: Kernel) -> tuple[bool, bool] | type[logic.Point]:
-    """What a kernel returns: whether truth values, whether one a client; raises one of `ILL_TYPED` for a text that
-    mixes up what it is given.
+    """Return what a kernel returns: whether truth values, whether one a client; raises one of `ILL_TYPED` for a text
+    that mixes up what it is given.
     """
     result = _applied(FirstOfEquals(), kernel)
     return logic.Point if isinstance(result, logic.Point) else (result.boolean, result.vector)
 
 
 def equal(kernel: Kernel, other: Kernel) -> bool:
-    """Whether two kernels of the same parameters return the same for all inputs."""
+    """Return whether two kernels of the same parameters return the same for all inputs."""
     o = FirstOfEquals()
     pair = (_applied(o, kernel), _applied(o, other))
     return _proved(o, [], [pair], o.fresh_client("client"))
 
 
 def equal_within(step: logic.Step, other: logic.Step) -> bool:
-    """Whether an event is permitted in the same states and comes to the same, in two systems that differ in a kernel's
-    text only.
+    """Return whether an event is permitted in the same states and comes to the same, in two systems that differ in a
+    kernel's text only.
 
     The claim's invariants, its laws and the event's needs are assumed of the state before.
     """
@@ -71,8 +71,8 @@ def equal_within(step: logic.Step, other: logic.Step) -> bool:
 
 
 def _implied(step: logic.Step, other: logic.Step) -> tuple[bool, bool]:
-    """Whether what `step` permits is permitted in `other`, too, and comes to the same there; and whether the needs of
-    both are the same terms, so that neither permits more.
+    """Return whether what `step` permits is permitted in `other`, too, and comes to the same there; and whether the
+    needs of both are the same terms, so that neither permits more.
     """
     o, system, event = FirstOfEquals(), step.claim.system, step.event
     symbols = {name: o.symbol(name, kind, system.closed_forms) for name, kind in step.kinds.items()}
@@ -97,7 +97,7 @@ def _implied(step: logic.Step, other: logic.Step) -> tuple[bool, bool]:
 
 
 def _applied(o: FirstOfEquals, kernel: Kernel) -> logic.Value | logic.Point:
-    """The kernel's result on unknowns of the kinds that its annotations name."""
+    """Return the kernel's result on unknowns of the kinds that its annotations name."""
     definition = logic.definition_of(kernel)
     assert definition is not None
     given = ((each.arg, each.annotation) for each in definition.args.args if each.arg != "o")
@@ -111,7 +111,7 @@ def _pairs(left: logic.World, right: logic.World) -> list[tuple[Any, Any]]:
 
 
 def _proved(o: FirstOfEquals, terms: list[Any], pairs: list[tuple[Any, Any]], client: Any) -> bool:
-    """Whether all pairs are equal at `client`."""
+    """Return whether all pairs are equal at `client`."""
     differs = z3.Or([z3.Not(_same(a, b, client)) for a, b in pairs if a is not b])
     return bool(solver_of(RLIMIT, *o.instances(), *terms, differs).check() == z3.unsat)
 

@@ -49,11 +49,11 @@ class MutationTarget:
     proofs: tuple[ModuleType, ...]
 
     def kernels(self) -> list[Callable[..., Any]]:
-        """The functions over the algebra."""
+        """Return the functions over the algebra."""
         return v.kernels_of(self.module)
 
     def steps(self, kernel: Any) -> dict[_Key, v.Step]:
-        """Every step of every claim about `kernel`; a claim that only tries worlds has none."""
+        """Return every step of every claim about `kernel`; a claim that only tries worlds has none."""
         about = (each for proofs in self.proofs for each in _parameters(proofs))
         made = (claims(**{name: kernel}) for claims, name, kernels in about if kernels is self.module)
         shown = (claim for each in made for claim in each if isinstance(claim, v.Claim))
@@ -62,7 +62,7 @@ class MutationTarget:
 
 @cache
 def targets() -> tuple[MutationTarget, ...]:
-    """Every module of kernels that a module of proofs names as what its claims are about."""
+    """Return every module of kernels that a module of proofs names as what its claims are about."""
     about = dict.fromkeys(kernels for module in MODULES for _, _, kernels in _parameters(module))
     found = (
         MutationTarget(
@@ -74,7 +74,7 @@ def targets() -> tuple[MutationTarget, ...]:
 
 
 def _parameters(proofs: ModuleType) -> Iterator[tuple[Claims, str, ModuleType]]:
-    """The function that makes the claims about kernels, and its parameters whose default is what ships."""
+    """Yield the function that makes the claims about kernels, and its parameters whose default is what ships."""
     made: Claims = getattr(proofs, "kernel_claims", getattr(proofs, "claims", tuple))
     for name, parameter in inspect.signature(made).parameters.items():
         if isinstance(parameter.default, ModuleType):
@@ -104,7 +104,7 @@ class _Recorder:
 
 @cache
 def _which_kernels_run(target: MutationTarget) -> Mapping[_Key, set[str]]:
-    """The kernels that each step runs: a mutant of another cannot matter there."""
+    """Return the kernels that each step runs: a mutant of another cannot matter there."""
     recorder, runs = _Recorder(target.module), {}
     for key, step in target.steps(recorder).items():
         recorder.called = set()
@@ -114,7 +114,7 @@ def _which_kernels_run(target: MutationTarget) -> Mapping[_Key, set[str]]:
 
 
 def outcomes(target: MutationTarget, functions: Iterable[str] | None = None) -> Iterator[MutantOutcome]:
-    """The fate of every mutant of the target's kernels, or of those of the named `functions`."""
+    """Yield the fate of every mutant of the target's kernels, or of those of the named `functions`."""
     hunt = _Hunt(target)
     wanted = None if functions is None else set(functions)
     for kernel in target.kernels():
@@ -133,7 +133,7 @@ class _Hunt:
         self._worlds: dict[_Key, list[v.Counterexample]] = {}
 
     def outcome(self, kernel: Callable[..., Any], mutant: Mutant) -> MutantOutcome | None:
-        """The mutant's fate; None for a change that is ill-typed."""
+        """Return the mutant's fate; None for a change that is ill-typed."""
         changed = v.with_text(self._target.module.__name__, mutant.function, mutant.text)
         function = getattr(changed, mutant.function)
         try:
@@ -160,7 +160,7 @@ class _Hunt:
         return Fate.UNKNOWN, "no theorem fails, and the texts are not proved equal", None
 
     def _killed(self, keys: list[_Key], mutated: Mapping[_Key, v.Step]) -> v.Counterexample | None:
-        """A world in which some claim fails: one that another mutant left, or what the solver finds."""
+        """Return a world in which some claim fails: one that another mutant left, or what the solver finds."""
         known = ((key, world) for key in keys for world in self._worlds.get(key, ()))
         for key, world in known:
             broken = v.confirmed(mutated[key], world.clients, world.values)
@@ -198,7 +198,7 @@ Task = tuple[str, ...]
 
 
 def mutation_tasks() -> list[Task]:
-    """The longest first; a closed form is a task of its own."""
+    """Return the longest first; a closed form is a task of its own."""
     closed = [("kernels", v.module_of(DeficitGate).__name__, SLOWEST)]
     rest = [
         ("kernels", target.module.__name__, *names)
@@ -211,7 +211,7 @@ def mutation_tasks() -> list[Task]:
 
 
 def mutation_rows(task: Task) -> list[MutationEntry]:
-    """The rows of one task: a kernel, a pricing function, or a module of claims each."""
+    """Return the rows of one task: a kernel, a pricing function, or a module of claims each."""
     match task:
         case ("kernels", kernels, *names):
             target = next(target for target in targets() if target.module.__name__ == kernels)
@@ -229,7 +229,7 @@ def _module(name: str) -> ModuleType:
 
 
 def bug_outcomes(module: ModuleType) -> Iterator[MutantOutcome]:
-    """What became of the bugs that a module seeds: one that is not refuted is unknown."""
+    """Yield what became of the bugs that a module seeds: one that is not refuted is unknown."""
     for bug in bugs(module):
         verdict = prove(bug.claim)
         world = verdict.world if isinstance(verdict, Broken) else None

@@ -59,7 +59,7 @@ class Mutant:
 
 
 def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
-    """Every mutant of a function, each text once and never the original."""
+    """Yield every mutant of a function, each text once and never the original."""
     definition = definition_of(function)
     assert definition is not None
     seen = {ast.unparse(definition)}
@@ -74,7 +74,8 @@ def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
 
 
 def _expressions(definition: ast.FunctionDef) -> Iterator[tuple[Any, int | str, ast.expr]]:
-    """Every expression that is computed, after what holds it (the fields of a node, or a list) and the place there."""
+    """Yield every expression that is computed, after what holds it (the fields of a node, or a list) and the place
+    there."""
     places: list[tuple[Any, int | str]] = [(vars(definition), "body"), (vars(definition.args), "defaults")]
     while places:
         holder, key = places.pop(0)
@@ -117,7 +118,7 @@ def _changes(node: ast.expr, definition: ast.FunctionDef) -> Iterator[ast.expr]:
 
 
 def _calls(call: ast.Call) -> Iterator[ast.expr]:
-    """Another word, an argument in place of the call, two arguments exchanged, a branch that is always taken."""
+    """Yield another word, an argument in place of the call, two arguments exchanged, a branch that is always taken."""
     arguments = [argument for argument in call.args if not (isinstance(argument, ast.Name) and argument.id == "o")]
     yield from (argument for argument in arguments if not isinstance(argument, ast.Starred))
     word = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -142,7 +143,7 @@ def _parameters(definition: ast.FunctionDef) -> list[ast.arg]:
 
 
 def _alike(definition: ast.FunctionDef, name: str) -> list[str]:
-    """The other parameters of the same annotation; for a local name the other local names."""
+    """Return the other parameters of the same annotation; for a local name the other local names."""
     types = {argument.arg: ast.unparse(argument.annotation or ast.Constant("")) for argument in _parameters(definition)}
     for statement in definition.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
@@ -151,7 +152,8 @@ def _alike(definition: ast.FunctionDef, name: str) -> list[str]:
 
 
 def _is_returned(node: ast.expr, definition: ast.FunctionDef) -> bool:
-    """Whether it is what the function returns, and of the type of its first argument: the state, left as it was."""
+    """Return whether it is what the function returns, and of the type of its first argument: the state, left as it
+    was."""
     parameters = _parameters(definition)
     if not parameters or not definition.returns or not parameters[0].annotation:
         return False
@@ -188,7 +190,7 @@ class MutationEntry(msgspec.Struct, frozen=True):
 
 
 def row(kernel: str, of: Iterable[MutantOutcome]) -> MutationEntry:
-    """The figures of some mutants."""
+    """Return the figures of some mutants."""
     fates = Counter(outcome.fate for outcome in of)
     return MutationEntry(kernel, fates.total(), **{fate.value: fates[fate] for fate in Fate})
 
@@ -215,7 +217,7 @@ class CodeEntry(msgspec.Struct, frozen=True):
 
 
 def recorded() -> tuple[CodeEntry, ...]:
-    """The entries of all runs that were kept, by module."""
+    """Return the entries of all runs that were kept, by module."""
     path = Path(__file__).with_name("code.json")
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return tuple(_entry(name, said) for name, said in sorted(found.items()))
@@ -228,7 +230,8 @@ def _entry(module: str, said: dict[str, Any]) -> CodeEntry:
 
 
 def text_of(path: Path) -> str:
-    """A short hash of what a file means, whatever its comments and docstrings say; none of a file that is gone."""
+    """Return a short hash of what a file means, whatever its comments and docstrings say; none of a file that is
+    gone."""
     if not path.exists():
         return ""
     tree = ast.parse(path.read_text(encoding="utf-8"))

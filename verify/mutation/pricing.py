@@ -36,7 +36,7 @@ _SMALL = (1, 2, 3)
 
 
 def outcomes() -> Iterator[MutantOutcome]:
-    """The fate of every mutant of every pricing function; a change that is no function of integers is none."""
+    """Yield the fate of every mutant of every pricing function; a change that is no function of integers is none."""
     for function in FUNCTIONS:
         for mutant in mutants(function):
             with suppress(*ILL_TYPED):
@@ -44,7 +44,7 @@ def outcomes() -> Iterator[MutantOutcome]:
 
 
 def changed(mutant: Mutant) -> ModuleType:
-    """The pricing functions with the mutant among them."""
+    """Return the pricing functions with the mutant among them."""
     made = ModuleType(pricing.__name__)
     vars(made).update({**vars(pricing), "gcd": gcd})
     exec(compile(mutant.text, f"<{mutant.change}>", "exec"), vars(made))
@@ -85,7 +85,7 @@ def _small_world(claim: ArithmeticClaim) -> Counterexample | None:
 
 
 def _equal(function: Callable[..., Any], mutated: Callable[..., Any]) -> bool:
-    """Whether both functions return the same for all arguments."""
+    """Return whether both functions return the same for all arguments."""
 
     def both(paths: Paths) -> tuple[list[Any], list[Any]]:
         arguments, known = _arguments(paths, function)
@@ -99,7 +99,7 @@ def _equal(function: Callable[..., Any], mutated: Callable[..., Any]) -> bool:
 
 
 def _arguments(paths: Paths, function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
-    """An unknown for every parameter, and what is known of it."""
+    """Return an unknown for every parameter, and what is known of it."""
     arguments: list[Any] = []
     known: list[Any] = []
     for name in inspect.signature(function).parameters:

@@ -21,18 +21,18 @@ MODULES: tuple[ModuleType, ...] = tuple(
 
 
 def claims() -> tuple[AnyClaim, ...]:
-    """Every claim about what ships."""
+    """Return every claim about what ships."""
     return tuple(claim for module in MODULES for claim in claims_in(module))
 
 
 def claims_in(module: ModuleType) -> tuple[AnyClaim, ...]:
-    """The claims of a module; none in one that only has witnesses."""
+    """Return the claims of a module; none in one that only has witnesses."""
     return _listed(module, "claims")
 
 
 @cache
 def claims_of(source: str) -> dict[str, AnyClaim]:
-    """The claims of a source by theorem; raises `ValueError` when two have one name, or there are none."""
+    """Return the claims of a source by theorem; raises `ValueError` when two have one name, or there are none."""
     found: list[AnyClaim] = list(claims() if source == SUITE else holder_of(source).claims())
     named = {claim.theorem.id: claim for claim in found}
     if len(named) != len(found) or not found:
@@ -41,29 +41,29 @@ def claims_of(source: str) -> dict[str, AnyClaim]:
 
 
 def gate_claims() -> tuple[Claim, ...]:
-    """Every claim about kernels and any sequence of events."""
+    """Return every claim about kernels and any sequence of events."""
     return tuple(claim for claim in claims() if isinstance(claim, Claim))
 
 
 def price_claims(functions: Functions) -> tuple[ArithmeticClaim, ...]:
-    """Every claim about the pricing functions of `functions`."""
+    """Return every claim about the pricing functions of `functions`."""
     return tuple(claim for module in MODULES for claim in getattr(module, "price_claims", lambda _: ())(functions))
 
 
 def bugs(module: ModuleType) -> tuple[Bug, ...]:
-    """The claims of a module that have to be refuted."""
+    """Return the claims of a module that have to be refuted."""
     return _listed(module, "bugs")
 
 
 def refuted_claims() -> Iterator[tuple[ModuleType, RefutedClaim]]:
-    """Every statement that is false, with the module that says so."""
+    """Yield every statement that is false, with the module that says so."""
     for module in MODULES:
         for each in _listed(module, "refutations"):
             yield module, each
 
 
 def witnesses() -> tuple[Witness, ...]:
-    """Every run that attains a bound of a gate, of a swap of gates, or of D2LPM."""
+    """Return every run that attains a bound of a gate, of a swap of gates, or of D2LPM."""
     return tuple(witness for module in MODULES for witness in _listed(module, "witnesses"))
 
 
@@ -72,7 +72,7 @@ def _listed(module: ModuleType, name: str) -> tuple[Any, ...]:
 
 
 def holder_of(source: str) -> Any:
-    """The module or class of a source, which is ``module`` or ``module:attribute``."""
+    """Return the module or class of a source, which is ``module`` or ``module:attribute``."""
     module, _, attribute = source.partition(":")
     found: Any = importlib.import_module(module)
     for name in filter(None, attribute.split(".")):

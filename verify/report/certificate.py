@@ -123,7 +123,7 @@ class Manifest(SavedDocument, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def read(directory: Path) -> Manifest:
-    """The manifest of a directory; raises `ValueError` if it holds no certificate that this version reads."""
+    """Return the manifest of a directory; raises `ValueError` if it holds no certificate that this version reads."""
     path = directory / MANIFEST
     if not path.is_file():
         raise ValueError(f"{directory} holds no certificate: there is no {MANIFEST}")
@@ -145,7 +145,7 @@ def check_free(directory: Path) -> None:
 
 
 def _kept(directory: Path, made: Manifest) -> Iterator[tuple[str, str]]:
-    """The proofs, with their hashes, of an earlier certificate that are of goals of this one."""
+    """Yield the proofs, with their hashes, of an earlier certificate that are of goals of this one."""
     said = read(directory) if (directory / MANIFEST).is_file() else made
     for path, value in said.proofs.items():
         goal = question_of(Path(path)).as_posix()
@@ -218,7 +218,7 @@ def write_proofs(
 
 
 def proof_of(goal: str) -> str:
-    """The path of the proof of a goal."""
+    """Return the path of the proof of a goal."""
     return str(Path(goal).with_suffix(PROOF))
 
 
@@ -230,7 +230,7 @@ def manifest(
     asked: Mapping[str, verify_solvers.Question],
     proofs: Mapping[str, str],
 ) -> Manifest:
-    """The manifest of proved theorems."""
+    """Return the manifest of proved theorems."""
     rows: dict[str, list[Planned]] = {}
     for row in proved:
         rows.setdefault(row.subject.name, []).append(row)
@@ -249,7 +249,7 @@ def manifest(
 
 
 def companions(made: Manifest) -> dict[str, bytes]:
-    """The files beside the questions, by name."""
+    """Return the files beside the questions, by name."""
     raw = made.to_json()
     sums = {MANIFEST: sha256(raw)}
     files = dict(sorted(made.files.items()))
@@ -267,7 +267,7 @@ def companions(made: Manifest) -> dict[str, bytes]:
 
 
 def _checker() -> dict[str, bytes]:
-    """The checker of proofs, as files that import each other and nothing of this library."""
+    """Return the checker of proofs, as files that import each other and nothing of this library."""
     texts = {path.name: path.read_text() for path in sorted(Path(checker.__file__).parent.glob("[a-z]*.py"))}
     return {f"checker/{name}": text.replace(f"{checker.__name__}.", "").encode() for name, text in texts.items()}
 
@@ -275,7 +275,7 @@ def _checker() -> dict[str, bytes]:
 def certificate(
     subject: Subject, proved: Sequence[Planned], deployment: Deployment, solvers: dict[str, str]
 ) -> Certificate:
-    """What was proved about one policy, as an engine reads it."""
+    """Return what was proved about one policy, as an engine reads it."""
     theorems = []
     for row in proved:
         number = subject.policy and constant(row.theorem, subject.policy, deployment)
@@ -296,7 +296,7 @@ def certificate(
 
 
 def configured(subject: Subject, deployment: Deployment) -> dict[str, Any]:
-    """All that the policy's constants rest on: its parts with their parameters, and the deployment."""
+    """Return all that the policy's constants rest on: its parts with their parameters, and the deployment."""
     rests_on = {key: value for key, value in deployments.document(deployment).items() if key != "policies"}
     return {"policy": configuration(subject.policy or subject.router), "deployment": rests_on}
 
@@ -319,18 +319,18 @@ def _kernels(row: Planned) -> tuple[Any, ...]:
 
 
 def folder(task: verify_solvers.Task) -> str:
-    """The folder of a task's questions."""
+    """Return the folder of a task's questions."""
     variant = "".join(f"-without-{name}" for name in sorted(task.dropped))
     return slug(f"{task.source}-{task.theorem}{variant}" if task.source else f"{task.theorem}{variant}")
 
 
 def files_of(task: verify_solvers.Task, files: Iterable[verify_solvers.Question]) -> dict[str, verify_solvers.Question]:
-    """The questions of a task by path."""
+    """Return the questions of a task by path."""
     return {f"{folder(task)}/{slug(file.obligation)}.{file.about}.smt2": file for file in files}
 
 
 def sha256(raw: bytes) -> str:
-    """A hash as hexadecimal digits."""
+    """Return a hash as hexadecimal digits."""
     return hashlib.sha256(raw).hexdigest()
 
 
@@ -368,7 +368,7 @@ def check_certificate(
 
 
 def _goals(said: Manifest) -> Iterator[tuple[tuple[str, str], Goals]]:
-    """How many goals each theorem of each policy has, and how many of them a proof."""
+    """Yield how many goals each theorem of each policy has, and how many of them a proof."""
     asked = Counter(Path(path).parent.as_posix() for path, each in said.files.items() if each.about == "goal")
     proved = Counter(Path(path).parent.as_posix() for path in said.proofs)
     for policy, folders in said.evidence.items():
@@ -377,7 +377,7 @@ def _goals(said: Manifest) -> Iterator[tuple[tuple[str, str], Goals]]:
 
 
 def _on_disk(directory: Path, said: Manifest) -> Iterator[str]:
-    """Files that are missing, changed, or not in the manifest."""
+    """Yield files that are missing, changed, or not in the manifest."""
     sums = {path: question.sha256 for path, question in said.files.items()} | said.proofs
     for path, value in sums.items():
         if not (directory / path).is_file():
@@ -397,7 +397,7 @@ def _on_disk(directory: Path, said: Manifest) -> Iterator[str]:
 
 
 def _as_installed(said: Manifest, subject_of: SubjectOf, claimed: list[Planned]) -> Iterator[str]:
-    """Where the manifest differs from what the installed code and the stored deployment make of it.
+    """Yield where the manifest differs from what the installed code and the stored deployment make of it.
 
     What they claim, and the certificate has or was sampled, is added to `claimed`.
     """
@@ -427,14 +427,15 @@ def _as_installed(said: Manifest, subject_of: SubjectOf, claimed: list[Planned])
 
 
 def _changed_code(said: Manifest, made: Manifest) -> Iterator[str]:
-    """What runs and is not, word for word, what was proved about; each function once, whichever policies have it."""
+    """Yield what runs and is not, word for word, what was proved about; each function once, whichever policies have
+    it."""
     here = {certificate.policy: certificate.code for certificate in made.certificates}
     pairs = ((each.code, here[each.policy]) for each in said.certificates if each.policy in here)
     yield from dict.fromkeys(change for pair in pairs for change in code_changes(*pair))
 
 
 def _differences(where: str, said: Any, made: Any) -> Iterator[str]:
-    """The places in which two documents differ, innermost first found."""
+    """Yield the places in which two documents differ, innermost first found."""
     if isinstance(said, dict) and isinstance(made, dict):
         for key in dict.fromkeys((*said, *made)):
             if key not in said or key not in made:
@@ -450,7 +451,7 @@ def _differences(where: str, said: Any, made: Any) -> Iterator[str]:
 
 
 def _wrong_answer(asked: tuple[Path, str]) -> str | None:
-    """What a solver says instead of the expected answer; nothing about a file that is missing."""
+    """Return what a solver says instead of the expected answer; nothing about a file that is missing."""
     path, expected = asked
     if not path.is_file():
         return None
@@ -466,6 +467,6 @@ def _wrong_answer(asked: tuple[Path, str]) -> str | None:
 
 
 def _not_checked(proof: Path) -> str | None:
-    """Why a proof is not accepted; nothing about a file that is missing."""
+    """Return why a proof is not accepted; nothing about a file that is missing."""
     found = check_files(question_of(proof), proof)
     return None if found.accepted or not proof.is_file() else f"not checked: {found.why}"

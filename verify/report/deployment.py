@@ -49,11 +49,11 @@ class Deployment:
     policies: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
 
     def parameters(self, policy: str) -> dict[str, str]:
-        """The parameters that were given for a policy, as text."""
+        """Return the parameters that were given for a policy, as text."""
         return dict(dict(self.policies).get(policy, ()))
 
     def limits(self, policy: ComposedPolicy) -> Limits:
-        """What the policy's bounds rest on."""
+        """Return what the policy's bounds rest on."""
         limits = policy.guarantee.limits(self.kv_capacity_tokens, self.max_output_tokens)
         return attrs.evolve(limits, prompt_tokens_max=min(limits.prompt_tokens_max, self.prompt_tokens_max))
 
@@ -75,7 +75,7 @@ class DeployedBound:
 
 
 def constant(theorem: Theorem, policy: ComposedPolicy, deployment: Deployment) -> DeployedBound | None:
-    """The theorem's bound as a number; None if it has none."""
+    """Return the theorem's bound as a number; None if it has none."""
     cost = theorem.bound_cost
     if cost is None:
         return None
@@ -94,7 +94,7 @@ def constant(theorem: Theorem, policy: ComposedPolicy, deployment: Deployment) -
 
 
 def seconds_of_service(cost_units: int, policy: ComposedPolicy, deployment: Deployment) -> float:
-    """How long one worker takes to serve one client so much while it does nothing else.
+    """Return how long one worker takes to serve one client so much while it does nothing else.
 
     It decodes for that client alone: a full batch (as many requests as the batching rule admits, of at least two tokens
     each) whose context fills the KV capacity, so each step serves output rate x batch cost units.
@@ -109,7 +109,7 @@ def seconds_of_service(cost_units: int, policy: ComposedPolicy, deployment: Depl
 
 
 def load(path: Path) -> Deployment:
-    """The deployment of a TOML or JSON document; raises `ValueError`, naming file and key, for anything else."""
+    """Return the deployment of a TOML or JSON document; raises `ValueError`, naming file and key, for anything else."""
     raw = path.read_bytes()
     try:
         given: Any = msgspec.json.decode(raw) if path.suffix == ".json" else tomllib.loads(raw.decode())
@@ -123,7 +123,7 @@ def load(path: Path) -> Deployment:
 
 
 def read(document: object, folder: Path = Path()) -> Deployment:
-    """The deployment of a document; raises `ValueError` naming the key that does not fit.
+    """Return the deployment of a document; raises `ValueError` naming the key that does not fit.
 
     A latency model may also be the document of a preset itself; a file of one is looked for in `folder`.
     """
@@ -160,7 +160,7 @@ def _latency(given: object, folder: Path) -> model_latency.LatencyModel:
 
 
 def document(deployment: Deployment) -> dict[str, Any]:
-    """The document from which `read` makes the same deployment."""
+    """Return the document from which `read` makes the same deployment."""
     latency = deployment.latency
     is_shipped = model_latency.PRESETS.get(latency.name) == latency
     return {

@@ -66,7 +66,7 @@ _STRONGEST = tuple(Evidence)
 
 
 def _own(row: Planned, theorem: str, goals: Mapping[tuple[str, str], Goals]) -> Evidence:
-    """The evidence for a theorem of the same subject, apart from what it rests on."""
+    """Return the evidence for a theorem of the same subject, apart from what it rests on."""
     if isinstance(claims_of(row.subject.source)[theorem], SampledClaim):
         return Evidence.SAMPLED
     had = goals.get((row.subject.name, theorem), Goals())

@@ -84,7 +84,7 @@ def _eligible_after(name: str, what: str, refill: v.Rule, kernels: tuple[Any, ..
 
 
 def one_round(kernel: v.Functions = deficit) -> v.Claim:
-    """A refill of one round, as printed."""
+    """Return a refill of one round, as printed."""
 
     def refill(o: Algebra, w: v.World) -> v.Written:
         return {"q": kernel.refill(o, w.q, w.queued, w.known, w.Q)}
@@ -93,7 +93,7 @@ def one_round(kernel: v.Functions = deficit) -> v.Claim:
 
 
 def _once_due(kernel: v.Functions, active: v.Formula) -> v.Rule:
-    """All rounds of refill, once none of the active clients has credit."""
+    """Return all rounds of refill, once none of the active clients has credit."""
 
     def refill(o: Algebra, w: v.World) -> v.Written:
         due = kernel.refill_due(o, w.q, active(o, w))
@@ -104,13 +104,13 @@ def _once_due(kernel: v.Functions, active: v.Formula) -> v.Rule:
 
 
 def active_means_running(kernel: v.Functions = deficit) -> v.Claim:
-    """A refill that waits for every client that is queued or runs."""
+    """Return a refill that waits for every client that is queued or runs."""
     refill = _once_due(kernel, lambda o, w: w.queued | w.running)
     return _eligible_after("CE3", "a refill for which a client that only runs counts as active", refill)
 
 
 def shipped_refill() -> v.Claim:
-    """The same statement about what production runs, which is true."""
+    """Return the same statement about what production runs, which is true."""
     return _eligible_after(SHIPPED_REFILL, "the shipped refill", _once_due(deficit, lambda o, w: w.queued))
 
 
@@ -136,7 +136,7 @@ def larger_of_both() -> v.ArithmeticClaim:
 
 
 def claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
-    """The false ones, where a saved counterexample finds them."""
+    """Return the false ones, where a saved counterexample finds them."""
     return (strong_work_conservation(kernel), active_means_running(kernel), one_round(kernel))
 
 
@@ -168,7 +168,7 @@ class RefutationEntry(msgspec.Struct, frozen=True):
 
 
 def _breaks(claim: v.WorldClaim, world: v.PlainWorld) -> bool:
-    """Whether some world breaks a claim about plain Python, and so does this one."""
+    """Return whether some world breaks a claim about plain Python, and so does this one."""
     return isinstance(prove(claim), Refuted) and bool(v.broken(claim, world))
 
 
@@ -186,13 +186,14 @@ def _of_worlds(module: ModuleType, false: v.RefutedClaim) -> Refutation:
 
 
 def _falls(theorem: str, without: Assumption, world: v.Document) -> bool:
-    """Whether the theorem falls without the assumption, and this run from its start ends in the conclusion's breach."""
+    """Return whether the theorem falls without the assumption, and this run from its start ends in the conclusion's
+    breach."""
     refuted = isinstance(prove(claims_of(SUITE)[theorem], dropped=frozenset({without})), Broken)
     return refuted and v.replay_counterexample(world).confirmed
 
 
 def _world_of(claim: Callable[[], v.Claim]) -> v.Document:
-    """The world in which the prover refutes a claim of this file."""
+    """Return the world in which the prover refutes a claim of this file."""
     verdict = prove(claim())
     assert isinstance(verdict, Broken)
     return v.counterexample_document(verdict.world, __name__)
@@ -201,7 +202,7 @@ def _world_of(claim: Callable[[], v.Claim]) -> v.Document:
 def _run_from_start(
     theorem: Theorem, proofs: str, without: Assumption, broken: str, initial: dict[str, Any], events: list[v.Happening]
 ) -> v.Document:
-    """A run of two clients, without an assumption of the theorem, that ends in the breach of its conclusion."""
+    """Return a run of two clients, without an assumption of the theorem, that ends in the breach of its conclusion."""
     return v.Document(
         theorem=theorem.id,
         claims=f"fairsched.verify.proofs.gates.{proofs}",
@@ -223,7 +224,7 @@ CE1_CYCLES = 6
 
 
 def _served(client: int, output: int, *, used: int) -> Iterator[v.Happening]:
-    """One input token, `output` output tokens reserved and `used` of them produced."""
+    """Yield one input token, `output` output tokens reserved and `used` of them produced."""
     chosen = (1, 0) if client == _F else (0, 1)
     yield v.Happening("admit", {"x": 1, "r": 2 * output, "k": 0, "ready": chosen, "score": (0, 0)})
     yield v.Happening("decode", {"d": tuple(2 * used * entry for entry in chosen)})
@@ -252,7 +253,7 @@ CE5_STEPS = 40
 
 
 def _cold_request_waits() -> bool:
-    """Each step a request comes that matches five cached tokens; the one that matches none is never let in."""
+    """Let a request come in each step that matches five cached tokens; the one that matches none is never let in."""
     play, served = WorkerPlay(DLPM(), WorkerState(worker=0, capacity=8)), list[int]()
     cold = Request(0, 0, 0, Prompt.from_keys([-1, -2, -3, -4, -5, -6], block_tokens=1, tokens=6), 1)
     for step in range(CE5_STEPS):
@@ -294,7 +295,7 @@ def _no_lift() -> v.Document:
 
 
 def refutations() -> tuple[Refutation, ...]:
-    """Every false statement of the table, in its order."""
+    """Return every false statement of the table, in its order."""
     ce2, ce3, ce4 = (partial(_world_of, claim) for claim in (strong_work_conservation, active_means_running, one_round))
     return (
         Refutation(
@@ -371,7 +372,7 @@ def refutations() -> tuple[Refutation, ...]:
 
 
 def report(directory: Path | None = None) -> tuple[RefutationEntry, ...]:
-    """Every false statement: whether it was found in the variant and what ships is free of it, and its world.
+    """Return every false statement: whether it was found in the variant and what ships is free of it, and its world.
 
     The world is a line of text, or a file for ``fairsched verify --replay`` where a `directory` is given to save it in.
     """
@@ -393,6 +394,6 @@ def _saved(each: Refutation, directory: Path | None) -> str:
 
 @cache
 def _holds(theorem: str) -> bool:
-    """Whether the true statement is proved, or held in all worlds that were drawn."""
+    """Return whether the true statement is proved, or held in all worlds that were drawn."""
     claim = shipped_refill() if theorem == SHIPPED_REFILL else claims_of(SUITE)[theorem]
     return isinstance(prove(claim), Proved)

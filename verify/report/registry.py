@@ -151,7 +151,7 @@ def breaches(sources: Iterable[str]) -> Iterator[str]:
 
 
 def unseeded(modules: Iterable[ModuleType]) -> Iterator[str]:
-    """Theorems of routers that no seeded bug breaks, or whose bound no run attains."""
+    """Yield theorems of routers that no seeded bug breaks, or whose bound no run attains."""
     of_routers = {theorem.id for router in CLUSTER_POLICIES.values() for theorem in router.theorems}
     for module in modules:
         broken = {bug.claim.theorem.id for bug in proofs.bugs(module)}
@@ -168,7 +168,7 @@ def unseeded(modules: Iterable[ModuleType]) -> Iterator[str]:
 
 
 def unregistered_writes(registration: Registration, claims: Iterable[Claim]) -> Iterator[str]:
-    """Fields that a function of the gate's file writes, and no event that stands for it does."""
+    """Yield fields that a function of the gate's file writes, and no event that stands for it does."""
     written_by = _written_by_events(claims)
     name = registration.gate.__name__
     for function, fields in state_writes(registration).items():
@@ -236,7 +236,7 @@ def _written_by_events(claims: Iterable[Claim]) -> dict[str, set[str]]:
 
 
 def unread_fields(claims: Iterable[Claim]) -> Iterator[str]:
-    """Fields that an event writes and no invariant of a claim about an event of that name reads."""
+    """Yield fields that an event writes and no invariant of a claim about an event of that name reads."""
     written: dict[tuple[str, str], str] = {}
     read: set[tuple[str, str]] = set()
     for claim in claims:
@@ -264,7 +264,7 @@ class _Watched(SimpleNamespace):
 
 
 def _read_by_invariants(claim: Claim) -> set[str]:
-    """The fields that the claim's invariants and conclusions read, themselves or through what is derived."""
+    """Return the fields that the claim's invariants and conclusions read, themselves or through what is derived."""
     watched = _watched(claim, {})
     for clause in (*claim.invariants, *claim.conclusions):
         clause.holds(EXACT, watched, *(0 for _ in range(clause.points)))
@@ -272,7 +272,7 @@ def _read_by_invariants(claim: Claim) -> set[str]:
 
 
 def _watched(claim: Claim, facts: Mapping[str, Kind]) -> _Watched:
-    """A world of two clients in which every number is 1, with derived values computed from it."""
+    """Return a world of two clients in which every number is 1, with derived values computed from it."""
     system = claim.system
     kinds = {**system.parameters, **system.fields, **facts}
     values = {

@@ -38,7 +38,7 @@ UNDECIDED = ("unknown", "not inductive")
 
 
 def below(theorem: Theorem, theorems: Iterable[Theorem]) -> tuple[str, ...]:
-    """The ids of all that the theorem rests on, and of what that rests on, each once."""
+    """Return the ids of all that the theorem rests on, and of what that rests on, each once."""
     rests_on = {each.id: each.rests_on for each in theorems}
     found = list(theorem.rests_on)
     for each in found:
@@ -47,7 +47,8 @@ def below(theorem: Theorem, theorems: Iterable[Theorem]) -> tuple[str, ...]:
 
 
 def founded(source: str, theorems: Iterable[Theorem]) -> tuple[Theorem, ...]:
-    """The theorems, and after them what they rest on of others of the source: each subject shows all that it needs."""
+    """Return the theorems, and after them what they rest on of others of the source: each subject shows all that it
+    needs."""
     listed = tuple(theorems)
     known = {claim.theorem.id: claim.theorem for claim in claims_of(source).values()}
     needed = dict.fromkeys(name for each in listed for name in below(each, known.values()))
@@ -56,7 +57,7 @@ def founded(source: str, theorems: Iterable[Theorem]) -> tuple[Theorem, ...]:
 
 
 def fallen(theorem: Theorem, theorems: Iterable[Theorem], verdicts: Mapping[str, str]) -> str:
-    """Why the theorem does not stand, given the verdicts on what it rests on, by id; empty if it does.
+    """Return why the theorem does not stand, given the verdicts on what it rests on, by id; empty if it does.
 
     What was not decided at all is not proved either.
     """
@@ -102,7 +103,7 @@ class Subject:
     instead: tuple[tuple[Assumption, Assumption], ...] = ()
 
     def assumptions(self, theorem: Theorem) -> tuple[Assumption, ...]:
-        """What the theorem, with those that it rests on, assumes in this configuration."""
+        """Return what the theorem, with those that it rests on, assumes in this configuration."""
         instead = dict(self.instead)
         resting = below(theorem, self.theorems)
         used = (theorem, *(other for other in self.theorems if other.id in resting))
@@ -111,7 +112,7 @@ class Subject:
 
 
 def subject(name: str, policy: object, source: str = "") -> Subject:
-    """What there is to prove about a policy, or about anything that has `claims`.
+    """Return what there is to prove about a policy, or about anything that has `claims`.
 
     `name` is a shipped policy's, or the ``module:attribute`` where the author's is found unless `source` is that.
     """
@@ -155,7 +156,8 @@ def _require_progress(name: str, gate: type[AnyGate], theorems: Container[str]) 
 
 
 def _routing(name: str, router: AnyClusterPolicy) -> Subject:
-    """A router has the theorems that its own class lists; one that changes another's methods does not have those.
+    """Return the theorems of a router, which are those that its own class lists; one that changes another's methods
+    does not have those.
 
     A class that does not ship has claims of its own for theorems of its own.
     """
@@ -171,32 +173,32 @@ def _routing(name: str, router: AnyClusterPolicy) -> Subject:
 
 
 def pricing() -> Subject:
-    """The theorems about prices and the constants made of them."""
+    """Return the theorems about prices and the constants made of them."""
     return Subject(PRICING, SUITE, founded(SUITE, PRICING_THEOREMS))
 
 
 def window() -> Subject:
-    """The theorems about the gateway's window, from which the gates' U follows there, and about its quotas."""
+    """Return the theorems about the gateway's window, from which the gates' U follows there, and about its quotas."""
     return Subject(WINDOW, SUITE, founded(SUITE, (*WINDOW_THEOREMS, *QUOTA_THEOREMS)))
 
 
 def slots() -> Subject:
-    """The theorems about adapters' slots."""
+    """Return the theorems about adapters' slots."""
     return Subject(SLOTS, SUITE, founded(SUITE, SLOT_THEOREMS))
 
 
 def seconds() -> Subject:
-    """The theorems about waits in seconds."""
+    """Return the theorems about waits in seconds."""
     return Subject(SECONDS, SUITE, founded(SUITE, SECONDS_THEOREMS))
 
 
 def leases() -> Subject:
-    """The theorems about an account that several gateways share."""
+    """Return the theorems about an account that several gateways share."""
     return Subject(LEASES, SUITE, founded(SUITE, LEASE_THEOREMS))
 
 
 def variants() -> Subject:
-    """The theorems that ship and that no gate, order, batching rule or router lists, nor any other part."""
+    """Return the theorems that ship and that no gate, order, batching rule or router lists, nor any other part."""
     orders = (policy.order for policy in LOCAL_POLICIES.values())
     gates = (DeficitGate, GlobalDeficitGate, HierarchicalGate, BandGate, CounterGate)
     parts = (pricing(), window(), slots(), seconds(), leases())
@@ -211,7 +213,7 @@ PARTS = {PRICING: pricing, WINDOW: window, SLOTS: slots, SECONDS: seconds, LEASE
 
 
 def overridden(kind: type) -> list[str]:
-    """The methods of a class that was proved about which this class of policies or gates defines anew."""
+    """Return the methods of a class that was proved about which this class of policies or gates defines anew."""
     proved = next((base for base in kind.__mro__ if base in _PROVED), None)
     return [f"every method of {kind.__name__}"] if proved is None else _redefined(kind, proved)
 

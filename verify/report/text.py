@@ -48,12 +48,12 @@ class _Columns:
         self._form = f"{{:<{name_width}}}" + "".join(form for _, form, _ in kept)
 
     def line(self, name: str, cells: Mapping[str, object]) -> str:
-        """The line of a theorem, by the heads of its cells."""
+        """Return the line of a theorem, by the heads of its cells."""
         return self._form.format(name, *(cells[head] for head in self.heads)).rstrip()
 
 
 def as_text(outcome: Outcome, deployment: Deployment, width: int = TEXT_WIDTH) -> str:
-    """The whole report in lines of at most `width` columns, but for commands that are to be copied."""
+    """Return the whole report in lines of at most `width` columns, but for commands that are to be copied."""
     lines = _lines(outcome, deployment, width)
     return "\n".join(piece for line in lines for piece in _broken(line, width)) + "\n"
 
@@ -84,7 +84,7 @@ def _lines(outcome: Outcome, deployment: Deployment, width: int) -> Iterator[str
 
 
 def _tables(lines: list[_Line]) -> Iterator[tuple[str, list[_Line]]]:
-    """The lines by heading: policies, then the worker, then what is about no policy."""
+    """Yield the lines by heading: policies, then the worker, then what is about no policy."""
     policies = dict.fromkeys(row.subject.name for row, _ in lines if row.subject.name not in _HEADINGS)
     for name in policies:
         if own := [line for line in lines if line[0].subject.name == name and not _about_worker(line[0])]:
@@ -151,7 +151,7 @@ def _number(bound: Constant | None) -> str:
 
 
 def _bound_terms(row: TheoremRow, deployment: Deployment) -> Iterator[str]:
-    """What the symbols of the policy's bounds stand for."""
+    """Yield what the symbols of the policy's bounds stand for."""
     if row.subject.policy is None:
         return
     u = "U" if row.subject.policy.batching.reserve == "static" else "U_dyn (outputs are not reserved)"
@@ -162,7 +162,7 @@ def _bound_terms(row: TheoremRow, deployment: Deployment) -> Iterator[str]:
 
 
 def _unclaimed(outcome: Outcome, name: str) -> Iterator[str]:
-    """What the configuration does not have, by reason; where a world shows it, the command that replays that."""
+    """Yield what the configuration does not have, by reason; where a world shows it, the command that replays that."""
     reasons: dict[str, list[str]] = {}
     for policy, theorem, reason in outcome.unclaimed:
         if policy == name:
@@ -200,7 +200,7 @@ def _mutation(outcome: Outcome, width: int) -> Iterator[str]:
 
 
 def _code(outcome: Outcome, width: int) -> Iterator[str]:
-    """What tests notice of changes to the code around the kernels, as it was recorded."""
+    """Yield what tests notice of changes to the code around the kernels, as it was recorded."""
     if not outcome.report.code:
         return
     room = max(min(width - 49, 44), 12)
@@ -233,12 +233,12 @@ def _summary(outcome: Outcome) -> Iterator[str]:
 
 
 def _wrapped(line: str, indent: str = _INDENT) -> Iterator[str]:
-    """A line of text that may be broken."""
+    """Yield a line of text that may be broken."""
     yield indent + line
 
 
 def _broken(line: str, width: int) -> list[str]:
-    """The line in pieces that fit; a command stays one that can be copied."""
+    """Return the line in pieces that fit; a command stays one that can be copied."""
     if len(line) <= width or "fairsched verify --replay " in line:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]

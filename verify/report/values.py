@@ -153,7 +153,7 @@ def run(
     worlds: Path | None = None,
     progress: Progress = silent,
 ) -> Outcome:
-    """Decides every theorem of the subjects.
+    """Decide every theorem of the subjects.
 
     `quick` asks one solver only.  `self_checks` adds what is about the shipped kernels as a whole: refutations of
     published variants and mutants (not when quick).  Worlds that break a claim are kept in the folder `worlds`.
@@ -209,7 +209,7 @@ def run(
 
 
 def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
-    """What is to be decided about the subjects."""
+    """Return what is to be decided about the subjects."""
     planned, unclaimed, missing = [], [], []
     for subject in subjects:
         claims = claims_of(subject.source)
@@ -229,7 +229,7 @@ def plan(subjects: Iterable[Subject], quick: bool = False) -> Plan:
 
 
 def _standing(rows: Iterable[TheoremRow]) -> Iterator[TheoremRow]:
-    """The rows, where a proof that rests on what is not proved of the same subject is none."""
+    """Yield the rows, where a proof that rests on what is not proved of the same subject is none."""
     decided = list(rows)
     verdicts: dict[str, dict[str, str]] = {}
     for row in decided:
@@ -275,7 +275,7 @@ def _kept(rows: Iterable[TheoremRow], worlds: Path) -> Iterator[tuple[tuple[str,
 
 
 def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:
-    """What runs attain of a theorem's bound, by theorem, and what is wrong with runs that are no witnesses."""
+    """Return what runs attain of a theorem's bound, by theorem, and what is wrong with runs that are no witnesses."""
     found, wrong = {}, []
     for claim in proofs.claims():
         if not isinstance(claim, Claim) and claim.attained is not None:
@@ -289,15 +289,15 @@ def tightness() -> tuple[dict[str, tuple[int, int]], tuple[str, ...]]:
 
 
 def slug(text: str) -> str:
-    """The text as a name for a file."""
+    """Return the text as a name for a file."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
 
 
 def ungated(subjects: Iterable[Subject]) -> Iterator[str]:
-    """The policies whose gate is open: they promise nothing."""
+    """Yield the policies whose gate is open: they promise nothing."""
     return (subject.name for subject in subjects if subject.policy and not subject.policy.gate.grouped)
 
 
 def unstated(subjects: Iterable[Subject]) -> Iterator[str]:
-    """The routers that have no theorem."""
+    """Yield the routers that have no theorem."""
     return (subject.name for subject in subjects if subject.router and not subject.theorems)

@@ -59,7 +59,7 @@ class NotReached:
 def reach(
     claim: v.Claim, claims: str, broken: tuple[str, ...] = (), *, clients: int = CLIENTS, events: int = EVENTS
 ) -> Reached | NotReached:
-    """Searches a run that breaks one of the clauses named `broken` (of the conclusions, if none is named).
+    """Search a run that breaks one of the clauses named `broken` (of the conclusions, if none is named).
 
     `claims` says where the claim is found, for the saved run.
     """
@@ -89,7 +89,7 @@ def judged(
     events: int = EVENTS,
     prefix: int = PREFIX,
 ) -> prover.Verdict:
-    """The verdict, where a step that breaks invariants is `Refuted` if a run breaks the claim itself.
+    """Return the verdict, where a step that breaks invariants is `Refuted` if a run breaks the claim itself.
 
     A run of a claim about an interval begins in a state that the theorem `always` allows, if it rests on that; it
     counts once a run from the start of `always` is found that leads there.
@@ -119,7 +119,7 @@ def _named(clauses: tuple[v.Clause, ...]) -> list[str]:
 
 
 def _hint(claim: v.Claim, verdict: prover.NotInductive) -> str:
-    """Which values, were they 0, would keep the step: of them the clauses say too little."""
+    """Return which values, were they 0, would keep the step: of them the clauses say too little."""
     shown = prover.obligation(v.step_named(claim, verdict.world.obligation))
     names = [*claim.system.parameters, *claim.system.fields]
     free = [name for name in names if _matters(shown, shown.before[name])]
@@ -162,7 +162,7 @@ class _Search:
             self._solver.add(*prover.instances(self._o, clause, world))
 
     def after(self, length: int) -> Any:
-        """Whether a clause can be broken after so many events."""
+        """Return whether a clause can be broken after so many events."""
         while len(self._states) <= length:
             self._unroll()
         self._solver.push()
@@ -172,7 +172,7 @@ class _Search:
         return answer
 
     def run(self, length: int, claims: str) -> v.Document | None:
-        """The run as a document, of integers as small as can be; None if it does not replay."""
+        """Return the run as a document, of integers as small as can be; None if it does not replay."""
         for size in _MAGNITUDES:
             self._solver.push()
             self._solver.add(self._bad(length), *self._small(length, size))
@@ -185,7 +185,7 @@ class _Search:
         return None
 
     def leads_to(self, before: int, claim: v.Claim, document: v.Document) -> bool:
-        """Whether so many events lead to where events like the document's break a claim about what follows."""
+        """Return whether so many events lead to where events like the document's break a claim about what follows."""
         while len(self._states) <= before:
             self._unroll()
         system, o = claim.system, self._o
@@ -219,7 +219,7 @@ class _Search:
     # --- formulas -----------------------------------------------------------------------------------------------
 
     def _symbols(self, prefix: str, kinds: Mapping[str, v.Kind]) -> dict[str, v.Value | v.Point]:
-        """Unknowns of these kinds."""
+        """Return unknowns of these kinds."""
         closed_forms = self._claim.system.closed_forms
         return {name: self._o.symbol(prefix + name, kind, closed_forms) for name, kind in kinds.items()}
 
@@ -233,7 +233,7 @@ class _Search:
         return z3.And(*self._o.facts, z3.Not(z3.And(good)))
 
     def _unroll(self) -> None:
-        """One event more, whichever it is."""
+        """Add one event more, whichever it is."""
         step, system = len(self._states) - 1, self._claim.system
         self._facts.append([self._symbols(f"{step} {event.name} ", event.facts) for event in self._events])
         self._states.append(self._symbols(f"{step + 1} ", system.fields))

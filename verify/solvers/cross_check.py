@@ -66,7 +66,8 @@ def questions(
     dropped: frozenset[Assumption] = frozenset(),
     built: Iterable[Obligation | Path] | None = None,
 ) -> Iterator[Question]:
-    """What a solver is asked about a claim, two questions an obligation; nothing about one that is tried in worlds.
+    """Yield what a solver is asked about a claim, two questions an obligation; nothing about one that is tried in
+    worlds.
 
     `built` are its obligations, or its paths, if they are known.  Whether the hypotheses of an obligation can be true
     is asked about a tiny world if they are true in one.
@@ -123,13 +124,13 @@ def _question(
 
 
 def versions(quick: bool = False) -> dict[str, str]:
-    """The solvers and their versions."""
+    """Return the solvers and their versions."""
     found = {"z3": str(z3.get_version_string())}
     return found if quick else {**found, "cvc5": str(cvc5.__version__)}
 
 
 def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
-    """cvc5's answer to a script of one question: `sat`, `unsat`, or something that begins with `unknown`.
+    """Return cvc5's answer to a script of one question: `sat`, `unsat`, or something that begins with `unknown`.
 
     Raises `ValueError` for a text that is not SMT-LIB.
     """
@@ -150,7 +151,7 @@ def cvc5_answer(text: str, rlimit: int = RLIMIT, seed: int = 0) -> str:
 
 
 def z3_answer(text: str) -> str:
-    """Z3's answer to the same text, in the same words."""
+    """Return Z3's answer to the same text, in the same words."""
     solver = solver_of(RLIMIT_Z3)
     try:
         solver.from_string(text)
@@ -160,7 +161,7 @@ def z3_answer(text: str) -> str:
 
 
 def disagreement(question: Question, rlimit: int = RLIMIT) -> str | None:
-    """What cvc5 says instead of the expected answer, or None if it agrees."""
+    """Return what cvc5 says instead of the expected answer, or None if it agrees."""
     answer = cvc5_answer(question.script.text, rlimit)
     if answer == question.script.expected:
         return None

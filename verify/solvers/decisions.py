@@ -63,7 +63,7 @@ class SolverDecision(msgspec.Struct, frozen=True):
 
 
 def decide(task: Task) -> SolverDecision:
-    """Decides one theorem."""
+    """Decide one theorem."""
     begun = perf_counter()
     claim, dropped = _looked_up(task)
     # Both solvers are asked about the same formulas, which take as long to build as to decide.
@@ -89,7 +89,7 @@ def decide(task: Task) -> SolverDecision:
 
 
 def files(task: Task) -> tuple[Question, ...]:
-    """The questions about a task, not yet asked."""
+    """Return the questions about a task, not yet asked."""
     return tuple(questions(*_looked_up(task)))
 
 
@@ -136,7 +136,7 @@ class Here(Executor):
     """Runs what is submitted at once, in this process, and what is mapped when its result is asked for."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """The finished future of a call."""
+        """Return the finished future of a call."""
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -147,7 +147,7 @@ class Here(Executor):
     def map(
         self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[T]:
-        """The results of calls, one after the other."""
+        """Yield the results of calls, one after the other."""
         return map(fn, *iterables)
 
 
@@ -168,5 +168,6 @@ def followed(names: Sequence[str], results: Iterable[T], progress: Progress) -> 
 
 
 def pool(jobs: int) -> Executor:
-    """This process for one job; otherwise processes that have nothing of it, since solvers do not survive a fork."""
+    """Return this process for one job; otherwise processes that have nothing of it, since solvers do not survive a
+    fork."""
     return Here() if jobs == 1 else ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))

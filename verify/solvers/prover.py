@@ -126,7 +126,7 @@ class Path:
     shown: Mapping[str, Any]
 
     def goals(self) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
-        """Each statement with all that is known when it is shown."""
+        """Yield each statement with all that is known when it is shown."""
         known = self.known
         for name, goal in self.shown.items():
             yield name, known, goal
@@ -134,7 +134,8 @@ class Path:
 
 
 def to_show(claim: v.Claim | v.WorldClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation | Path]:
-    """What has to be shown for a claim of any kind, each part built when it is asked for; nothing of a sampled one."""
+    """Yield what has to be shown for a claim of any kind, each part built when it is asked for; nothing of a sampled
+    one."""
     match claim:
         case v.Claim():
             return obligations(claim, dropped)
@@ -144,12 +145,12 @@ def to_show(claim: v.Claim | v.WorldClaim, dropped: frozenset[Assumption] = froz
 
 
 def obligations(claim: v.Claim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Obligation]:
-    """What has to be shown for `claim` when the assumptions `dropped` are not made."""
+    """Yield what has to be shown for `claim` when the assumptions `dropped` are not made."""
     return map(obligation, (step for step in v.steps(claim, dropped) if step.goals))
 
 
 def paths(claim: v.ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()) -> Iterator[Path]:
-    """Every path through the code that the claim runs."""
+    """Yield every path through the code that the claim runs."""
     kept = [condition for condition in claim.conditions if condition.assumption not in dropped]
 
     def run(paths: v.Paths) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def paths(claim: v.ArithmeticClaim, dropped: frozenset[Assumption] = frozenset()
 
 
 def obligation(step: v.Step) -> Obligation:
-    """One step as formulas for any number of clients."""
+    """Return one step as formulas for any number of clients."""
     o, system, event = v.Z3Algebra(), step.claim.system, step.event
     before = {name: o.symbol(name, kind, system.closed_forms) for name, kind in step.kinds.items()}
     world = v.with_derived(o, system, SimpleNamespace(**before))
@@ -182,25 +183,25 @@ def obligation(step: v.Step) -> Obligation:
 
 
 def everywhere(o: v.Z3Algebra, value: v.Value) -> list[Any]:
-    """What it is to each client that has been named."""
+    """Return what it is to each client that has been named."""
     return [value.at(client) for client in o.clients] if value.vector else [value.at(None)]
 
 
 def instances(o: v.Z3Algebra, clause: v.Clause, world: v.World) -> Iterator[Any]:
-    """What a clause says of each choice of clients that have been named."""
+    """Yield what a clause says of each choice of clients that have been named."""
     for points in tuples(o.clients, repeat=clause.points):
         yield from everywhere(o, clause.holds(o, world, *map(o.named, points)))
 
 
 def within(o: v.Z3Algebra, values: Iterable[v.Value | v.Point], size: int | None) -> Iterator[Any]:
-    """That every number is from `-size` to `size`; nothing for None."""
+    """State that every number is from `-size` to `size`; nothing for None."""
     for value in values:
         if size is not None and isinstance(value, v.Value) and not value.boolean:
             yield from (z3.And(term <= size, term >= -size) for term in everywhere(o, value))
 
 
 def integer(model: Any, term: Any) -> int:
-    """The value of a term in a model; 1 for true."""
+    """Return the value of a term in a model; 1 for true."""
     found = model.eval(term, model_completion=True)
     return int(z3.is_true(found)) if z3.is_bool(found) else int(found.as_long())
 
@@ -278,7 +279,7 @@ def _by_paths(claim: v.ArithmeticClaim, dropped: frozenset[Assumption], rlimit: 
 
 
 def _refuted(claim: v.ArithmeticClaim, dropped: frozenset[Assumption], name: str, model: Any) -> Verdict:
-    """The countermodel, once the functions confirm it on Python's own integers."""
+    """Return the countermodel, once the functions confirm it on Python's own integers."""
     values = {n: model.eval(z3.Int(n), model_completion=True).as_long() for n in claim.names}
     try:
         failed = v.broken(claim, values, dropped)
@@ -314,7 +315,7 @@ def _in_all(claim: v.SampledClaim, worlds: Iterable[v.PlainWorld]) -> tuple[int,
 
 
 def _in_drawn(claim: v.SampledClaim, worlds: Any) -> tuple[int, v.PlainWorld | None]:
-    """With the smallest world that Hypothesis finds, if it finds one.
+    """Try the claim, with the smallest world that Hypothesis finds, if it finds one.
 
     The text of `attempt` is the seed: other words draw other worlds.
     """
@@ -352,8 +353,8 @@ class _BrokenError(Exception):
 
 
 def audit(claim: v.Claim) -> dict[Assumption, Verdict]:
-    """The verdict on what is left of a proof without each single assumption of its theorem: one that is needed leaves a
-    counterexample.
+    """Return the verdict on what is left of a proof without each single assumption of its theorem: one that is needed
+    leaves a counterexample.
 
     Steps that do not rest on an assumption are those of the proof itself, and are not asked again without it.
     """
@@ -367,7 +368,7 @@ def prove_changed(claim: v.Claim, dropped: frozenset[Assumption]) -> Verdict:
 
 
 def solver_of(rlimit: int, *terms: Any) -> Any:
-    """A solver with this budget that was told these terms."""
+    """Return a solver with this budget that was told these terms."""
     solver = z3.Solver()
     solver.set("rlimit", rlimit)
     solver.add(*terms)
@@ -375,14 +376,15 @@ def solver_of(rlimit: int, *terms: Any) -> Any:
 
 
 def _holds_for_reals(rlimit: int, *terms: Any) -> bool:
-    """Whether the terms have no model even among the real numbers."""
+    """Return whether the terms have no model even among the real numbers."""
     solver = solver_of(rlimit)
     solver.from_string(v.script(terms, "unsat", relaxed=True).text)
     return bool(solver.check() == z3.unsat)
 
 
 def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | None = None) -> Any:
-    """With a `parameter`, every vector parameter has this value for every client: then nothing is left to multiply."""
+    """Return a solver in which, with a `parameter`, every vector parameter has this value for every client: then
+    nothing is left to multiply."""
     asserted = [*obligation.algebra.instances(), *obligation.hypotheses, *terms]
     if parameter is not None:
         kinds = obligation.step.claim.system.parameters
@@ -394,7 +396,7 @@ def _solver(obligation: Obligation, rlimit: int, *terms: Any, parameter: int | N
 
 
 def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
-    """The solver's answer about the hypotheses together with `terms`."""
+    """Return the solver's answer about the hypotheses together with `terms`."""
     return _solver(obligation, rlimit, *terms).check()
 
 
@@ -404,7 +406,7 @@ def check(obligation: Obligation, rlimit: int, *terms: Any) -> Any:
 def counterexample(
     obligation: Obligation, rlimit: int = RLIMIT, *, linear_only: bool = False
 ) -> v.Counterexample | None:
-    """A world, as small as can be had cheaply, in which the goal fails; None if none was confirmed by a replay.
+    """Return a world, as small as can be had cheaply, in which the goal fails; None if none was confirmed by a replay.
 
     Where a closed form divides by a parameter, numbers are tried for it first, and with `linear_only` nothing else.
     """
@@ -432,7 +434,8 @@ def _small(obligation: Obligation, clients: int, size: int | None) -> Iterator[A
 
 
 def _concrete(obligation: Obligation, model: Any) -> tuple[int, dict[str, Any]]:
-    """The model's clients numbered from 0, whom a kernel chose first (it takes the first of equals), and its values."""
+    """Return the model's clients numbered from 0, whom a kernel chose first (it takes the first of equals), and its
+    values."""
     order: dict[str, Any] = {}
     for client in [*obligation.algebra.chosen, *obligation.algebra.clients]:
         order.setdefault(str(model.eval(client, model_completion=True)), client)

@@ -261,14 +261,15 @@ class Lines(Derived, frozen=True, eq=False, gc=False):
     stale: frozenset[int] = frozenset()
 
     def changed(self, group: int, line: Line, more: int) -> "Lines":
-        """With another line of a group, of so many more requests.  O(1)."""
+        """Return a copy with another line of a group, of so many more requests.  O(1)."""
         before = self.lines.get(group, ())
         same = len(line) == len(before) and all(new.front is old.front for new, old in zip(line, before, strict=True))
         lines = self.lines.set(group, line) if line else self.lines.delete(group)
         return Lines(lines, self.waiting + more, self.columns, self.stale if same else self.stale | {group})
 
     def refreshed(self) -> "Lines":
-        """With columns of all fronts where there are more groups than a few.  O(fronts) if one is stale."""
+        """Return a copy with columns of all fronts where there are more groups than a few.  O(fronts) if one is
+        stale."""
         if len(self.lines) <= FEW:
             return Lines(self.lines, self.waiting) if self.stale or self.columns is not None else self
         if self.columns is not None and not self.stale:

@@ -61,7 +61,7 @@ class Promotions(QueueExtension[Promotes], frozen=True, gc=False):
         return Promotions(steps, unpromoted), promoted
 
     def steps_left(self, order: Promotes) -> int | None:
-        """After how many steps the next request is promoted; None: there is none to promote."""
+        """Return after how many steps the next request is promoted; None: there is none to promote."""
         return self.unpromoted.first()[0] + order.promote_steps - self.steps if self.unpromoted.size else None
 
     def check(self, order: Promotes, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:

@@ -108,7 +108,7 @@ def count(o: Algebra, turn: Scalar, taken: Scalar, quota: Scalar) -> Scalar:
 
 
 def turn_after(o: Algebra, quota: Scalar, counted: Scalar) -> Scalar:
-    """Whose turn it is after that pick: the next lower groups' if the turn is over."""
+    """Return whose turn it is after that pick: the next lower groups' if the turn is over."""
     return o.where(counted >= quota, quota - 1, quota)
 
 

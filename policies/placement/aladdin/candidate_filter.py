@@ -28,7 +28,7 @@ class CandidateFilter:
         self._look()
 
     def failed(self, at: int) -> None:
-        """The request at this place fits no worker, and neither does any that is no smaller.  O(requests)."""
+        """Note that the request at this place fits no worker, and neither does any that is no smaller.  O(requests)."""
         asked = self.asked
         spared = asked.prompt_tokens < asked.prompt_tokens[at]
         spared |= asked.output_tokens < asked.output_tokens[at]

@@ -20,7 +20,7 @@ SCALE = 1 << 20
 
 
 def context_cost(prompt_tokens: Amount, output_tokens: Amount, gamma_percent: Amount) -> Amount:
-    """What a request adds to the context of (b): prompt and gamma of its output, in hundredths of a token."""
+    """Return what a request adds to the context of (b): prompt and gamma of its output, in hundredths of a token."""
     return 100 * prompt_tokens + gamma_percent * output_tokens
 
 
@@ -50,7 +50,7 @@ def stall_slack(p: Performance, new_tokens: Amount, saved: Amount) -> Amount:
 
 
 def least_saved(saved: Amount, waiting: Amount) -> Amount:
-    """What all requests of a worker have saved, in 10 ps: nothing while `waiting` of them have no first token.
+    """Return what all requests of a worker have saved, in 10 ps: nothing while `waiting` of them have no first token.
 
     `saved` is the least of those that have one.  A request that has just had its first token has saved nothing, so a
     prompt that was let in before would stall it as soon as it begins.
@@ -69,7 +69,7 @@ def one_step(step_tokens: Amount, new_tokens: Amount, prompt_tokens: Amount) -> 
 
 
 def peak_kv(p: Performance, prompt_tokens: Amount, output_tokens: Amount) -> Amount:
-    """The most that a request ever holds (equation 1)."""
+    """Return the most that a request ever holds (equation 1)."""
     return p.kv(prompt_tokens + output_tokens)
 
 
@@ -92,7 +92,7 @@ class Profile(NamedTuple):
 
 
 def profile_of(p: Performance, entries: Sequence[tuple[Amount, Amount]]) -> Profile:
-    """The profile of requests.  O(entries)."""
+    """Return the profile of requests.  O(entries)."""
     count = len(entries)
     levels = list(accumulate((level for _, level in reversed(entries)), initial=0))[::-1]
     at_ends = (
@@ -136,17 +136,17 @@ def norm_printed(batch: Amount, context: Amount) -> Amount:
 
 
 def weight(p: Performance, context: Amount, count: Amount) -> Amount:
-    """How much an iteration grows by requests, in 10 ps: the unit of a worker's prediction error."""
+    """Return how much an iteration grows by requests, in 10 ps: the unit of a worker's prediction error."""
     return p.context_token_ns * context + 100 * p.request_ns * count
 
 
 def moved(source: Amount, target: Amount, size: Amount) -> tuple[Amount, Amount]:
-    """The errors of two workers after a request of this weight went from one to the other."""
+    """Return the errors of two workers after a request of this weight went from one to the other."""
     return source - size, target + size
 
 
 def apart(source: Amount, target: Amount) -> Amount:
-    """How far two workers are from what was planned."""
+    """Return how far two workers are from what was planned."""
     return (source if source >= 0 else -source) + (target if target >= 0 else -target)
 
 
@@ -154,7 +154,7 @@ def apart(source: Amount, target: Amount) -> Amount:
 
 
 def saved_from(slack: str, theta_percent: Amount, tpot_ns: Amount, start: Amount, first_ns: Amount) -> Amount:
-    """The part of a request's saved time that stays as it is, in 10 ps; `saved_now` adds the rest.
+    """Return the part of a request's saved time that stays as it is, in 10 ps; `saved_now` adds the rest.
 
     At iteration k and time t, with n = k - `start` tokens produced since `first_ns`, theta and the target T:
 
@@ -166,7 +166,7 @@ def saved_from(slack: str, theta_percent: Amount, tpot_ns: Amount, start: Amount
 
 
 def saved_now(theta_percent: Amount, tpot_ns: Amount, kept: Amount, clock: Amount, now_ns: Amount) -> Amount:
-    """What a request has saved, in 10 ps, of which `kept` (`saved_from`) stays as it is."""
+    """Return what a request has saved, in 10 ps, of which `kept` (`saved_from`) stays as it is."""
     return kept + theta_percent * (tpot_ns * clock - now_ns)
 
 

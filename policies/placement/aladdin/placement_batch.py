@@ -55,7 +55,7 @@ class Rules:
         return slack
 
     def cost(self, sums: Sums) -> int:
-        """The context of (b) for so many requests, in hundredths of a token."""
+        """Return the context of (b) for so many requests, in hundredths of a token."""
         cost: int = lim.context_cost(sums.prompt_tokens, sums.output_tokens, self.gamma_percent)
         return cost
 
@@ -93,7 +93,7 @@ class MemoryTable:
     """
 
     def __init__(self, performance: Performance, rows: Sequence[Row]) -> None:
-        """O(requests of all workers)."""
+        """Sum up, in O(requests of all workers)."""
         p = self.performance = performance
         self.capacity = column([row.capacity for row in rows])
         workers = [row.believed for row in rows]
@@ -116,7 +116,8 @@ class MemoryTable:
         self.fullest_at[counts > 0] = ends[(counts.cumsum() - counts + fullest)[counts > 0]]
 
     def has_room(self, prompt_tokens: Amount, output_tokens: Amount) -> Bools:
-        """Where it is not plain that `profile_slack` would be below 0; with columns of requests, a row for each."""
+        """Return where it is not plain that `profile_slack` would be below 0; with columns of requests, a row for
+        each."""
         p = self.performance
         grown = p.kv(prompt_tokens - self.clocks)
         fits: Bools = (self.fullest + grown <= self.capacity) | (self.clocks + output_tokens < self.fullest_at)
@@ -154,7 +155,7 @@ class PlacementBatch:
         self._come: dict[int, list[tuple[int, int]]] = {}
 
     def fitting(self, wanted: Wanted) -> Bools:
-        """Where the request keeps (b), (c) and (d), so far as they are checked.
+        """Return where the request keeps (b), (c) and (d), so far as they are checked.
 
         A request takes the same from every worker, so its part is compared with what each has left.  With columns of
         requests, one below the other, a row for each.
@@ -172,7 +173,7 @@ class PlacementBatch:
     def _room(
         self, batch: Amount, context: Amount, new_tokens: Amount, begins: Amount, deadline: Amount, saved: Amount
     ) -> Amount:
-        """What (b) leaves for the context of one more request, in 10 ps, and (c) and (d) for its prefill, in ns.
+        """Return what (b) leaves for the context of one more request, in 10 ps, and (c) and (d) for its prefill, in ns.
 
         For a row, or for columns of them.  (c) here is about those that are there already.
         """
@@ -185,7 +186,7 @@ class PlacementBatch:
         return decode if "b" in rules.checks else forever, least
 
     def choose(self, wanted: Wanted) -> int | None:
-        """The row of the largest norm, the first of equals, where everything holds; None if there is none."""
+        """Return the row of the largest norm, the first of equals, where everything holds; None if there is none."""
         norms = np.where(self.fitting(wanted), self.norms, -1)
         refused = 0
         while norms[row := int(norms.argmax())] >= 0:
@@ -199,7 +200,7 @@ class PlacementBatch:
         return None
 
     def _norm(self, batch: Amount, context: Amount) -> Amount:
-        """The squared norm of a row, or of columns of them."""
+        """Return the squared norm of a row, or of columns of them."""
         if self.rules.norm == "normalised":
             return lim.norm_normalised(batch, context, self._batch_max, self._context_max)
         return lim.norm_printed(batch, context)
@@ -218,11 +219,11 @@ class PlacementBatch:
         return bool(lim.profile_slack(p, capacity, self._profile(row), *self._entry(row, wanted)) >= 0)
 
     def holds(self, row: int, wanted: Wanted) -> bool:
-        """Whether the row keeps everything with the request."""
+        """Return whether the row keeps everything with the request."""
         return bool(self.fitting(wanted)[row]) and self.has_memory(row, wanted)
 
     def least(self, wanted: Wanted) -> int:
-        """The row of the smallest norm that could ever hold the request, or of all if none could."""
+        """Return the row of the smallest norm that could ever hold the request, or of all if none could."""
         norms = self.norms
         could = self.capacity >= lim.peak_kv(self.performance, wanted.prompt_tokens, wanted.output_tokens)
         return int(np.where(could, norms, norms.max() + 1).argmin()) if could.any() else int(norms.argmin())
@@ -234,7 +235,7 @@ class PlacementBatch:
         self._profiles.pop(row, None)
 
     def drop(self, row: int, wanted: Wanted, deadline_ns: int) -> None:
-        """It goes elsewhere; `deadline_ns` is the earliest of those that stay."""
+        """Let it go elsewhere; `deadline_ns` is the earliest of those that stay."""
         self.deadline[row] = deadline_ns
         self._change(row, wanted, -1)
         self._come[row].remove(self._entry(row, wanted))
@@ -264,7 +265,7 @@ class PlacementBatch:
 
 
 def column(values: Sequence[int]) -> Ints:
-    """These numbers as a column."""
+    """Return these numbers as a column."""
     return np.fromiter(values, np.int64, len(values))
 
 
@@ -281,7 +282,8 @@ class Placed:
 
 
 def rebalanced(batch: PlacementBatch, placed: Sequence[Placed]) -> tuple[Placed, ...]:
-    """The placements after new requests went from workers that have more to do than was planned to those with less.
+    """Return the placements after new requests went from workers that have more to do than was planned to those with
+    less.
 
     Source: Aladdin, section 4.4 and Algorithm 2, cleaned up.  A worker's error is by how much its iterations are longer
     than the plan believed, in 10 ps (equation 3): requests that outlive their prediction count with their real context,

@@ -33,7 +33,7 @@ class OutputHistory(msgspec.Struct, frozen=True):
     seen: Map[int, tuple[int, int]] = Map()
 
     def with_output(self, prompt_tokens: int, output_tokens: int) -> "OutputHistory":
-        """With one more request.  O(log n)."""
+        """Return a copy with one more request.  O(log n)."""
         key = _key(prompt_tokens, output_tokens)
         count, total = self.seen.get(key, (0, 0))
         return OutputHistory(self.seen.set(key, (count + 1, total + output_tokens)))

@@ -165,7 +165,7 @@ class AladdinGrouped(Aladdin):
 
 
 def group_of(request_id: int, groups: tuple[int, ...]) -> int:
-    """One of the groups, drawn by the request's id.
+    """Return one of the groups, drawn by the request's id.
 
     >>> sorted({group_of(i, (0, 1, 2)) for i in range(10)})
     [0, 1, 2]

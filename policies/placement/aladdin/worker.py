@@ -78,7 +78,7 @@ class Sums(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int = 0
 
     def plus(self, count: int, prompt_tokens: int, output_tokens: int) -> "Sums":
-        """With so many more requests (or fewer) of these tokens."""
+        """Return a copy with so many more requests (or fewer) of these tokens."""
         return Sums(
             self.batch + count, self.prompt_tokens + count * prompt_tokens, self.output_tokens + count * output_tokens
         )

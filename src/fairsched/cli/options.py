@@ -231,7 +231,7 @@ def _moment(text: str) -> int:
 
 
 def _tokens(text: str, before: str) -> int:
-    """The KV tokens behind the last colon."""
+    """Return the KV tokens behind the last colon."""
     try:
         return positive_int(text.rpartition(":")[2])
     except ValueError as error:
@@ -360,7 +360,7 @@ class ClusterOptions(ModelOptions):
         return cluster
 
     def _split_specs(self) -> tuple[WorkerSpec, ...]:
-        """The workers, with roles if they are split."""
+        """Return the workers, with roles if they are split."""
         specs = self._specs()
         if self.split is None:
             return specs

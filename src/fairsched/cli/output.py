@@ -104,14 +104,14 @@ def print_files(console: "Console", **written: Path | None) -> None:
 
 
 def _quoted(word: str) -> str:
-    """A word as shells read it; what would move the cursor is written as an escape."""
+    """Return a word as shells read it; what would move the cursor is written as an escape."""
     if word.isprintable():
         return shlex.quote(word)
     return "$'" + "".join(each if each.isprintable() and each not in "'\\" else _bytes(each) for each in word) + "'"
 
 
 def _bytes(letter: str) -> str:
-    """The bytes of a letter as escapes, which do not depend on the shell's locale."""
+    """Return the bytes of a letter as escapes, which do not depend on the shell's locale."""
     return "".join(f"\\x{byte:02x}" for byte in letter.encode(errors="surrogateescape"))
 
 
@@ -139,7 +139,7 @@ def percent(value: float | None, *, sign: bool = False) -> str:
 
 
 def _named(option: str) -> str:
-    """An argument's name as it is in the help: an option's, or in capitals that of a place."""
+    """Return an argument's name as it is in the help: an option's, or in capitals that of a place."""
     return option if option.isupper() else f"--{option}"
 
 

@@ -202,9 +202,9 @@ class KeptResults:
         if not self.config.getoption("--record") or hasattr(self.config, "workerinput"):
             return
         for function, cases in self.passed.items():
-            new, old = [self.hash_of(function), cases], self.record.get(function, ["", 0])
+            text, known = self.hash_of(function), self.record.get(function, ["", 0])
             # A run of some of the cases does not take back what a run of all has shown.
-            self.record[function] = max(old, new) if old[0] == new[0] else new
+            self.record[function] = [text, max(cases, int(known[1])) if known[0] == text else cases]
         stays = sorted(f for f in self.record if f not in self.failed and (self.root / f.partition("::")[0]).exists())
         lines = ",\n".join(f"{json.dumps(f)}: {json.dumps(self.record[f])}" for f in stays)
         self.path.write_text(f"{{\n{lines}\n}}\n")

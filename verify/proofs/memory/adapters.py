@@ -30,12 +30,12 @@ _NONE_ENDS = v.Need(lambda o, w: v.implies(o, w.loaded, w.now >= 1))
 
 
 def _draining(o: Algebra, w: v.World) -> v.Term:
-    """What the adapter that drains may still produce."""
+    """Return what the adapter that drains may still produce."""
     return o.pick(w.left, w.d, 0)
 
 
 def slots_system(kernel: v.Functions = adapters) -> v.System:
-    """The adapters that are loaded, while a request lacks a slot."""
+    """Return the adapters that are loaded, while a request lacks a slot."""
 
     def admit(o: Algebra, w: v.World) -> v.Written:
         longest = o.maximum(o.pick(w.left, w.p, 0), w.tokens)
@@ -119,13 +119,14 @@ def _past_claim(kernel: v.Functions) -> v.Claim:
 
 
 def claims(kernel: v.Functions = adapters) -> tuple[v.Claim, ...]:
-    """The theorems about slots whose kernel functions are `kernel`'s."""
+    """Return the theorems about slots whose kernel functions are `kernel`'s."""
     bounded = v.Clause("t <= L - 1", lambda o, w: w.t <= w.L - 1)
     return (v.Claim(LORA_DRAIN, slots_system(kernel), _STARTS, _HOLDS, (bounded,)), _past_claim(kernel))
 
 
 def witnesses() -> tuple[v.Witness, ...]:
-    """Two adapters with three and five tokens left; a request of the second goes past, and two steps end none."""
+    """Return two adapters with three and five tokens left; a request of the second goes past, and two steps end
+    none."""
     alone = slots_system()
     load = v.Event("load", lambda o, w: {"left": w.now, "loaded": w.now >= 1, "d": w.p}, {**_STEP, "p": v.POINT})
     steps: tuple[v.RunStep, ...] = (
@@ -152,7 +153,8 @@ class _Undrained(AdapterSlots):
 
 
 def waited(slots: type[AdapterSlots], steps: int, output_tokens: int) -> int:
-    """For how many steps the only request of an adapter waits for the one slot, while of another one comes often."""
+    """Return for how many steps the only request of an adapter waits for the one slot, while of another one comes
+    often."""
     play, came = WorkerPlay(FCFS(), WorkerState(0, 1_000, adapter_slots=1)), 0
     with patch("fairsched.policies.local.admission.AdapterSlots", slots):
         for step in range(steps):
@@ -170,7 +172,7 @@ def _lets_it_in(w: SimpleNamespace) -> v.Shown:
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """What happens if none drains."""
+    """Return what happens if none drains."""
     return (
         v.refuted(
             "F-LORA-1",

@@ -109,7 +109,8 @@ _AFTER = {"protected_after": v.SCALAR, "promised_after": v.SCALAR}
 
 
 def _numbers(**names: Any) -> Any:
-    """What a contract's numbers are: fields and facts of that name, facts for what is primed, others as given."""
+    """Return what a contract's numbers are: fields and facts of that name, facts for what is primed, others as
+    given."""
 
     def numbers(o: Any, w: v.World) -> Mapping[str, Any]:
         return {name: value(o, w) if callable(value) else getattr(w, value) for name, value in names.items()}
@@ -318,7 +319,7 @@ def _takers_claim() -> v.Claim:
 
 
 def tokens_fit(prompt: Any, outputs: Any, capacity: Any) -> Any:
-    """A prompt and all outputs that its client's requests may produce fit into the memory."""
+    """State that a prompt and all outputs that its client's requests may produce fit into the memory."""
     return prompt + outputs <= capacity
 
 
@@ -394,8 +395,8 @@ def _outputs_claim() -> v.Claim:
     relaxed=True,
 )
 def charge(w: SimpleNamespace, functions: v.Functions = pricing) -> v.Shown:
-    """An admission that is charged for `charged` tokens of its `prompt` and may be for `later` ones and `reserved`
-    outputs, while `others` outputs of its client's requests may come."""
+    """Return an admission that is charged for `charged` tokens of its `prompt` and may be for `later` ones and
+    `reserved` outputs, while `others` outputs of its client's requests may come."""
     now, later = functions.price(w.charged, w.w_e), functions.price(w.later, w.w_e)
     reserved, others = functions.price(w.reserved, w.w_q), functions.price(w.others, w.w_q)
     most = functions.charge_max_reserved(SimpleNamespace(input=w.w_e, output=w.w_q), w.M, w.L)

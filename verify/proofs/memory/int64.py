@@ -96,7 +96,7 @@ class _Noting:
 
 
 def in_range(o: Algebra, kernel: Callable[..., Any], like: v.Term, *arguments: Any) -> v.Term:
-    """The mask of the clients at which every number that `kernel` computes of `arguments` is within `LIMIT`."""
+    """Return the mask of the clients at which every number that `kernel` computes of `arguments` is within `LIMIT`."""
     log: list[Any] = []
     kernel(_Noting(o, log), *(_Noted(argument, log) for argument in arguments))
     within = like | True
@@ -110,7 +110,8 @@ _CLOSED_FORMS = frozenset({"refill_rounds", "rescaled", "topped_up"})
 
 
 def _computes(name: str, kernel: Callable[..., Any], facts: Mapping[str, v.Kind], *needs: v.Need) -> v.Event:
-    """The event in which a kernel function is run; the arguments are the fields and facts of its parameters' names."""
+    """Return the event in which a kernel function is run; the arguments are the fields and facts of its parameters'
+    names."""
     names = list(signature(kernel).parameters)[1:]
 
     def step(o: Algebra, w: v.World) -> v.Written:
@@ -277,7 +278,8 @@ def _up_to(most: int, *names: str, least: int = 0) -> tuple[v.Condition, ...]:
     relaxed=True,
 )
 def limits(w: SimpleNamespace, functions: v.Functions = pricing) -> v.Shown:
-    """An event of one client has at most `tokens` tokens: a prompt, or the outputs of a step, which all lie in memory.
+    """State that an event of one client has at most `tokens` tokens: a prompt, or the outputs of a step, which all lie
+    in memory.
 
     `A` and `H` are what a window before servers adds; `share` is what a price is multiplied by, the lcm of weights over
     the client's at most (`pricing.unit_fits`).
@@ -302,7 +304,7 @@ def claims(
     band_kernel: v.Functions = bands,
     lease_kernel: v.Functions = leased,
 ) -> tuple[v.Claim | v.ArithmeticClaim, ...]:
-    """The claims about the kernel functions of the gates, and about what is accepted."""
+    """Return the claims about the kernel functions of the gates, and about what is accepted."""
     of_counters = (_total_claim(counter_kernel), _counter_claim(counter_kernel))
     gates = (_deficit_claim(deficit_kernel), *of_counters, _band_claim(band_kernel), _lease_claim(lease_kernel))
     return (*gates, limits())

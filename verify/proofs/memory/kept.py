@@ -50,14 +50,14 @@ class _Stamped(Cache):
     until: Any = None
 
     def keep(self, _request_id: int, until: Any) -> "_Stamped":
-        """The contract of the cache's method: no sum changes."""
+        """Return the contract of the cache's method: no sum changes."""
         kept = _Stamped(self.tree.protected_tokens, self._after)
         kept.until = until
         return kept
 
 
 def _ending(w: SimpleNamespace, levels: int, cache: Any, keep_ns: Any) -> Any:
-    """A worker with one call that others follow, or none, and that ends now."""
+    """Return a worker with one call that others follow, or none, and that ends now."""
     run = SimpleNamespace(waiting=SimpleNamespace(request=SimpleNamespace(downstream_levels=levels)))
     running: Any = Map({0: run})
     return state_of(w, cache, running=running, keep_ns=keep_ns)
@@ -82,13 +82,14 @@ def _keeps(w: SimpleNamespace, run: Any = worker_batch.keep) -> Shown:
 
 
 def _exactly_then() -> tuple[int, int]:
-    """A prefix that is used T after the end of a kept call goes first, and one that is used later does not."""
+    """State that a prefix that is used T after the end of a kept call goes first, and one that is used later does
+    not."""
     ends = [use for use in range(20) if _victim(use, 5) == 0]
     return max(ends), 5
 
 
 def _victim(use: int, keep: int) -> int:
-    """Which goes first of a prefix that was used then, 0, and one that was kept at 0, 1."""
+    """Return which goes first of a prefix that was used then, 0, and one that was kept at 0, 1."""
     cache = _used(_used(PrefixCache(), 0, use, 0), 1, 0, keep)
     return cache.evict(1)[1][0].owner
 
@@ -124,7 +125,7 @@ def _prompt(prefix: int) -> Prompt:
 
 
 def _used(cache: PrefixCache, prefix: int, now: int, keep: int) -> PrefixCache:
-    """A call with this prefix runs and ends now, and is kept so long."""
+    """Run and end a call with this prefix, and keep it so long."""
     cache, _, _ = cache.admit(prefix, _prompt(prefix), now)
     cache, _ = cache.complete(prefix, _prompt(prefix), _TOKENS, now)
     return (cache.keep(prefix, now + keep) if keep else cache).release(prefix)
@@ -158,7 +159,7 @@ def claims() -> tuple[ArithmeticClaim | SampledClaim, ...]:
 
 
 def bugs() -> tuple[Bug, ...]:
-    """Ways to keep that have to be found."""
+    """Return ways to keep that have to be found."""
 
     def promised(state: Any, request_id: int, now_ns: Any) -> Any:
         kept = worker_batch.keep(state, request_id, now_ns)

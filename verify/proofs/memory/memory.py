@@ -33,34 +33,34 @@ class Cache:
         self._cached_tokens = cached_tokens
 
     def admit(self, _request_id: int, _prompt: Any, _stamp: int) -> tuple["Cache", Any, None]:
-        """Pins a cached prefix."""
+        """Pin a cached prefix."""
         return Cache(self._after, self._after), self._cached_tokens, None
 
     def cacheable(self, _prompt: Any) -> bool:
-        """Whether it can hold the prompt."""
+        """Return whether it can hold the prompt."""
         return True
 
     def complete(self, _request_id: int, _prompt: Any, _blocks: Any, _stamp: int) -> tuple["Cache", None]:
-        """Caches and pins the prompt."""
+        """Cache and pin the prompt."""
         return Cache(self._after, self._after), None
 
     def release(self, _request_id: int) -> "Cache":
-        """Drops the pin."""
+        """Drop the pin."""
         return Cache(self._after, self._after)
 
     def evict(self, _tokens: Any) -> tuple["Cache", tuple[Any, ...]]:
-        """Evicts what is not protected."""
+        """Evict what is not protected."""
         return self, ()
 
 
 def request_of(w: SimpleNamespace) -> Any:
-    """The request of a claim's world."""
+    """Return the request of a claim's world."""
     prompt = SimpleNamespace(tokens=w.prompt, blocks=w.blocks, block_tokens=w.block_tokens)
     return SimpleNamespace(id=0, client=0, prompt=prompt, max_output_tokens=w.most, adapter="")
 
 
 def state_of(w: SimpleNamespace, cache: Any, **fields: Any) -> WorkerState:
-    """A worker with the world's sums and whatever else is given."""
+    """Return a worker with the world's sums and whatever else is given."""
     return replace(
         WorkerState(worker=0, capacity=w.capacity),
         cache=cache,
@@ -101,7 +101,7 @@ def _admits(w: SimpleNamespace) -> Shown:
 
 
 def _known(w: SimpleNamespace) -> SimpleNamespace:
-    """The world in which it was asked, once, whether the request has a reservation."""
+    """Return the world in which it was asked, once, whether the request has a reservation."""
     return SimpleNamespace(**{**vars(w), "is_reserved": bool(w.is_reserved)})
 
 
@@ -181,7 +181,7 @@ def _grows(w: SimpleNamespace) -> Shown:
 
 
 def _leaps(w: SimpleNamespace) -> Shown:
-    """The longest leap of `decode_steps_max`: each of its steps grows as one does, and its last had room."""
+    """Return the longest leap of `decode_steps_max`: each of its steps grows as one does, and its last had room."""
     cache: Any = Cache(w.before, w.before)
     cache.tree.cached_tokens = w.after
     end: Any = SimpleNamespace(chunks=(((w.clock + w.chunk, 0),),))
@@ -218,16 +218,16 @@ class _Ends:
     """When requests end, of which only this one's end is known."""
 
     def remove(self, _end: Any) -> "_Ends":
-        """Without it."""
+        """Return a copy without it."""
         return self
 
     def add(self, _end: Any) -> "_Ends":
-        """With it."""
+        """Return a copy with it."""
         return self
 
 
 def flying(w: SimpleNamespace, clock_start: Any, remaining: Any, *, decodes: bool = False) -> WorkerState:
-    """A worker on which the world's request runs, beside any others; if it `decodes`, it is counted there."""
+    """Return a worker on which the world's request runs, beside any others; if it `decodes`, it is counted there."""
     waiting = Waiting(request_of(w), w.output, w.generated)
     flight = InFlight(0, 0, 0, w.prompt + w.generated, remaining, w.kv, bool(w.is_reserved), clock_start)
     prefilling = () if clock_start is not None else ((0, remaining),)
@@ -250,7 +250,7 @@ NAMES = (
 
 
 def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
-    """The worker's functions on symbolic integers."""
+    """Return the worker's functions on symbolic integers."""
     conditions = (
         *MEMORY,
         *LENGTHS,
@@ -283,5 +283,5 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
 
 
 def claims() -> tuple[ArithmeticClaim, ...]:
-    """The claims about the worker's functions."""
+    """Return the claims about the worker's functions."""
     return arithmetic_claims()

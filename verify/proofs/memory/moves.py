@@ -16,17 +16,17 @@ _WHERE = ("held", "placed", "staged", "over")
 
 
 def _all(o: Algebra, w: World, **changes: int) -> dict[str, Term]:
-    """Each request of the event's set, with these counts changed by so much."""
+    """Return each request of the event's set, with these counts changed by so much."""
     return {name: o.where(w.m, getattr(w, name) + change, getattr(w, name)) for name, change in changes.items()}
 
 
 def _none(o: Algebra, w: World, *names: str) -> dict[str, Term]:
-    """Each request of the event's set, with none of these left."""
+    """Return each request of the event's set, with none of these left."""
     return {name: o.where(w.m, 0, getattr(w, name)) for name in names}
 
 
 def _each(*least: str, zero: tuple[str, ...] = ()) -> Need:
-    """Each request of the event's set counts at least one of these, and none of `zero`."""
+    """State that each request of the event's set counts at least one of these, and none of `zero`."""
 
     def holds(o: Algebra, w: World) -> Term:
         found = w.held >= w.held
@@ -51,7 +51,7 @@ def _arrives(o: Algebra, w: World) -> Written:
 
 
 def move_events() -> tuple[Event, ...]:
-    """What happens to requests that go from worker to worker."""
+    """Return what happens to requests that go from worker to worker."""
     gone = ("kv", "kept", "way")
     return (
         _happens("placed", lambda o, w: _all(o, w, held=-1, placed=1), _each("held")),

@@ -39,18 +39,18 @@ def full(w: SimpleNamespace, steps: Any = full_steps) -> v.Shown:
 
 @v.arithmetic(P_DS_4, ("budget", "seats", "prompt"), *v.at_least(1, "budget", "seats", "prompt"))
 def alone(w: SimpleNamespace, rule: Any = EagerPrefill) -> v.Shown:
-    """A step without prompts so far, with a seat for a request, and any budget."""
+    """Return a step without prompts so far, with a seat for a request, and any budget."""
     computed = rule.first_chunk(v.unchecked(rule), Batch([], w.budget, w.seats), w.prompt)
     return {"it is computed whole": computed == w.prompt}
 
 
 def _released() -> Any:
-    """The rule whose budget holds for a prompt alone, too."""
+    """Return the rule whose budget holds for a prompt alone, too."""
     return v.changed(EagerPrefill, "first_chunk", "batch.chunks and ", "")
 
 
 def _ends(w: SimpleNamespace) -> v.Shown:
-    """Two requests come to an idle worker, the first with the longer prompt."""
+    """Send two requests to an idle worker, the first with the longer prompt."""
     policy = DistServeLocal(batching=_released()(max_batched_tokens=w.budget))
     play = WorkerPlay(policy, WorkerState(0, w.memory))
     for i, prompt in enumerate(w.prompts):
@@ -66,7 +66,7 @@ def claims() -> tuple[v.ArithmeticClaim, ...]:
 
 
 def bugs() -> tuple[v.Bug, ...]:
-    """Rules that do not let the first prompt go alone."""
+    """Return rules that do not let the first prompt go alone."""
     return (
         v.Bug("the budget holds for a prompt alone", alone(_released())),
         v.Bug("a step too many", full(lambda left, budget: full_steps(left, budget) + 1)),
@@ -77,7 +77,7 @@ def bugs() -> tuple[v.Bug, ...]:
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """What the released code does with a prompt above its budget."""
+    """Return what the released code does with a prompt above its budget."""
     return (
         v.refuted(
             "F-DS-4",

@@ -105,7 +105,7 @@ def _optimistic(w: SimpleNamespace, functions: Functions) -> Shown:
     Condition(lambda w: w.tokens <= w.B, BATCH_BOUNDED),
 )
 def _paused(w: SimpleNamespace, functions: Functions) -> Shown:
-    """A client is looked at before every step: it is let in while it has credit, and goes on while it owes less."""
+    """Look at a client before every step: it is let in while it has credit, and goes on while it owes less."""
     charge_max = functions.charge_max_paused(_rates(w), w.L, w.B)
     return {
         "an admission or a debt, and a batch fit": _charged(functions, w, w.computed, w.tokens) <= charge_max,
@@ -127,7 +127,7 @@ def _paused(w: SimpleNamespace, functions: Functions) -> Shown:
     *at_least(0, "more"),
 )
 def _price(w: SimpleNamespace, functions: Functions) -> Shown:
-    """A price is fit for theorems that only know it as an integer of at least 1 under a bound."""
+    """State that a price is fit for theorems that only know it as an integer of at least 1 under a bound."""
     charge = functions.price(w.tokens, w.rate, w.multiplier)
     return {
         "at least 1": charge >= 1,
@@ -150,18 +150,18 @@ def _price(w: SimpleNamespace, functions: Functions) -> Shown:
     *at_least(1, "a", "b"),
 )
 def _multipliers(w: SimpleNamespace, functions: Functions) -> Shown:
-    """Two weights stand for any number: a share depends on the others through their common multiple only."""
+    """Let two weights stand for any number: a share depends on the others through their common multiple only."""
     a, b = with_contracts(functions.multipliers)((w.a, w.b))
     return {"at least 1": a >= 1, "inverse to the weights": a * w.a == b * w.b}
 
 
 def with_contracts(function: Any) -> Any:
-    """The function, in which `lcm` and `gcd` of unknown integers are what their contracts say."""
+    """Return the function, in which `lcm` and `gcd` of unknown integers are what their contracts say."""
     return FunctionType(function.__code__, {**function.__globals__, "lcm": _lcm, "gcd": _gcd})
 
 
 def _lcm(*numbers: Any) -> Any:
-    """Some common multiple; which one is not to be relied on."""
+    """Return some common multiple; which one is not to be relied on."""
     if not any(isinstance(number, SymbolicInt) for number in numbers):
         return lcm(*numbers)
     common = numbers[0].paths.fresh("lcm")
@@ -171,7 +171,7 @@ def _lcm(*numbers: Any) -> Any:
 
 
 def _gcd(*numbers: Any) -> Any:
-    """Some common divisor (for mutants, which may ask for it)."""
+    """Return some common divisor (for mutants, which may ask for it)."""
     if not any(isinstance(number, SymbolicInt) for number in numbers):
         return gcd(*numbers)
     common = numbers[0].paths.fresh("gcd")
@@ -185,7 +185,7 @@ def _gcd(*numbers: Any) -> Any:
 
 
 def _fits(k: int) -> tuple[Condition, ...]:
-    """The check, with one input token a request."""
+    """Return the check, with one input token a request."""
     ordered = [Condition(lambda w: w.r1 >= 0)]
     ordered += [Condition(lambda w, j=j: left(w, j) <= left(w, j + 1)) for j in range(1, k)]  # type: ignore[misc]
     peaks = [
@@ -205,7 +205,7 @@ def _decoded(w: SimpleNamespace, k: int) -> Any:
 
 
 def staggered(k: int) -> ArithmeticClaim:
-    """The claim for k requests."""
+    """Return the claim for k requests."""
     common = lcm(*range(1, k + 1))
     harmonic = int(sum(Fraction(common, j) for j in range(1, k + 1)))
 
@@ -236,7 +236,7 @@ def staggered(k: int) -> ArithmeticClaim:
 
 
 def staggered_as_printed(k: int = 3) -> ArithmeticClaim:
-    """What was said instead: that they decode at most M tokens (CV1)."""
+    """Return what was said instead: that they decode at most M tokens (CV1)."""
     return ArithmeticClaim(
         Theorem("CV1", f"{k} requests admitted so decode at most M tokens", "the constant w_q M", ()),
         ("M", *(f"r{j}" for j in range(1, k + 1))),
@@ -246,7 +246,7 @@ def staggered_as_printed(k: int = 3) -> ArithmeticClaim:
 
 
 def price_claims(functions: Functions = pricing) -> tuple[ArithmeticClaim, ...]:
-    """The theorems about the pricing functions of `functions`."""
+    """Return the theorems about the pricing functions of `functions`."""
     return (
         _price(functions),
         _multipliers(functions),
@@ -257,7 +257,7 @@ def price_claims(functions: Functions = pricing) -> tuple[ArithmeticClaim, ...]:
 
 
 def claims() -> tuple[ArithmeticClaim, ...]:
-    """The theorems about the pricing functions that ship, and about 2 to 5 requests with staggered finishes."""
+    """Return the theorems about the pricing functions that ship, and about 2 to 5 requests with staggered finishes."""
     return (*price_claims(), *(staggered(k) for k in range(2, 6)))
 
 

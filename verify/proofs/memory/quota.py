@@ -67,7 +67,7 @@ def most(w: SimpleNamespace, functions: Functions = quota) -> Shown:
 
 @arithmetic(Q_CHARGE, ("used", "others", "held", "spent"), _CALL)
 def charge(w: SimpleNamespace, functions: Functions = quota) -> Shown:
-    """A call that held `held` and used `spent`."""
+    """Return a call that held `held` and used `spent`."""
     used, reserved, more = functions.charged(w.used, w.others + w.held, w.held, w.spent)
     return {
         "it is charged what it used": used == w.used + w.spent,
@@ -78,7 +78,7 @@ def charge(w: SimpleNamespace, functions: Functions = quota) -> Shown:
 
 
 def claims(functions: Functions = quota) -> tuple[ArithmeticClaim, ...]:
-    """The claims about budgets."""
+    """Return the claims about budgets."""
     return most(functions), charge(functions)
 
 

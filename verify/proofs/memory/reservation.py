@@ -19,7 +19,7 @@ _THREE = ("a", "b", "c")
 
 
 def _each(name: str) -> tuple[Condition, ...]:
-    """The request holds `now` tokens, has `left` steps foreseen, and ends after `end` of them.
+    """Let the request hold `now` tokens, have `left` steps foreseen, and end after `end` of them.
 
     At step k it holds `held`, and at a time of its own at most what it comes to.
     """
@@ -38,7 +38,8 @@ def _each(name: str) -> tuple[Condition, ...]:
 
 
 def _tight() -> tuple[int, int]:
-    """One request of two tokens that decodes for three steps, beside one that ends when it has seven: twelve in all."""
+    """Return one request of two tokens that decodes for three steps, beside one that ends when it has seven: twelve in
+    all."""
     capacity = 12
     assert reservation.peak_slack(capacity - 4, 3, 2, 3) == 0
     return (4 + 3) + (2 + 3), capacity
@@ -95,7 +96,7 @@ def never_short(
     Condition(lambda w: w.a_left <= w.b_left),
 )
 def profile_admits_more(w: SimpleNamespace, profile: Any = profile_slack, held: Any = reservation.most_held) -> Shown:
-    """What fits with all peaks together fits in every step."""
+    """State that what fits with all peaks together fits in every step."""
     if reservation.peak_slack(w.capacity - w.a_now - w.b_now, w.a_left + w.b_left, w.c_now, w.c_left) < 0:
         return {}
     slack = profile(reservation.TOKENS, w.capacity, profile_of(reservation.TOKENS, _profile(w)), w.c_left, w.c_now)
@@ -114,7 +115,7 @@ def claims() -> tuple[ArithmeticClaim, ...]:
 
 
 def _peak_of(requests: list[list[int]]) -> int:
-    """The most that requests of [tokens now, steps left] hold together, in lock-step."""
+    """Return the most that requests of [tokens now, steps left] hold together, in lock-step."""
     last = max(left for _, left in requests)
     return max(sum(now + k for now, left in requests if k <= left) for k in range(last + 1))
 
@@ -143,7 +144,7 @@ def _within_capacity(slack: Any) -> Any:
 
 
 def _lower_end(w: SimpleNamespace) -> Shown:
-    """A request of `size` is predicted in a bucket from `lower` on, `bucket` long, and produces `output`."""
+    """Predict a request of `size` in a bucket from `lower` on, `bucket` long, which produces `output`."""
     if reservation.peak_slack(w.capacity, 0, w.size, w.lower) < 0 or not w.lower <= w.output < w.lower + w.bucket:
         return {}
     return {"never more than there is": w.size + w.output <= w.capacity}
@@ -156,7 +157,7 @@ def _small() -> Iterator[Mapping[str, Any]]:
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
-    """The two printed rules with perfect predictions, and the safe one with a bucket's lower end."""
+    """Return the two printed rules with perfect predictions, and the safe one with a bucket's lower end."""
     return (
         refuted(
             "F-TI-1",

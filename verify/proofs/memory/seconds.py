@@ -32,7 +32,7 @@ _CHUNKS = (("n1", "x1"), ("n2", "x2"))
 
 
 def _model(w: SimpleNamespace) -> Any:
-    """A latency model of these coefficients, with one piece of decode."""
+    """Return a latency model of these coefficients, with one piece of decode."""
     piece = SimpleNamespace(batch_min=1, constant_ns=w.c_q, context_token_ns=w.d, request_ns=w.r)
     model = SimpleNamespace(
         prefill_constant_ns=w.c_e,
@@ -58,7 +58,7 @@ def _model(w: SimpleNamespace) -> Any:
     relaxed=True,
 )
 def step(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
-    """Two chunks, each behind its context, beside requests that decode over some context in all."""
+    """Return two chunks, each behind its context, beside requests that decode over some context in all."""
     model = _model(w)
     line = Performance.of.__func__(SimpleNamespace, model, w.X)  # type: ignore[attr-defined]
     pace = functions.pace_on(line, w.X, w.X, 1, 1)
@@ -114,7 +114,8 @@ def batch(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
     Condition(lambda w: (w.n + w.rows >= w.B) | (w.rows + w.first >= w.m)),
 )
 def pace(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
-    """A step of `n` tokens of prompts, which yields a token of `rows` requests and the first one of `first` others."""
+    """Return a step of `n` tokens of prompts, which yields a token of `rows` requests and the first one of `first`
+    others."""
     of, yields = _pace(w), w.rows + w.first
     output_ns, input_ns = functions.output_ns(of), functions.input_ns(of)
     by_many, by_budget = output_ns - w.k_q, input_ns - w.k_e
@@ -183,7 +184,7 @@ def curve(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
 
 
 def _curve(delay_ns: Any, ns: Any, cost: Any) -> Any:
-    """A service curve of unknown integers, which are not checked."""
+    """Return a service curve of unknown integers, which are not checked."""
     return SimpleNamespace(delay_ns=delay_ns, ns=ns, cost=cost)
 
 
@@ -220,7 +221,7 @@ def first(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
     Condition(lambda w: (w.n + w.rows <= w.B) & (w.rows <= w.k)),
 )
 def longest(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
-    """A step of `n` tokens of prompts beside `rows` requests that decode."""
+    """Return a step of `n` tokens of prompts beside `rows` requests that decode."""
     of = _pace(w)
     return {
         "the budget": w.k_e * (w.B - w.n - w.rows) >= 0,
@@ -269,7 +270,7 @@ def wait(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
 
 
 def claims(functions: Functions = seconds) -> tuple[ArithmeticClaim, ...]:
-    """The claims about the functions."""
+    """Return the claims about the functions."""
     return tuple(text(functions) for text in (step, batch, pace, curve, first, longest, wait))
 
 

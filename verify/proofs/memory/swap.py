@@ -131,7 +131,7 @@ def _swaps_in(w: SimpleNamespace) -> v.Shown:
 
 
 def arithmetic_claims() -> tuple[v.ArithmeticClaim, ...]:
-    """The worker's functions on symbolic integers."""
+    """Return the worker's functions on symbolic integers."""
     names = (*NAMES, "host", "host_used", "kept")
     conditions = (
         *MEMORY,
@@ -177,7 +177,8 @@ def _policy(w: SimpleNamespace, kind: type[ComposedPolicy]) -> ComposedPolicy:
 
 
 def _at_every_token() -> tuple[int, int]:
-    """How often a request of three tokens is swapped out, for whom one seat is wanted after each but the last."""
+    """Return how often a request of three tokens is swapped out, for whom one seat is wanted after each but the
+    last."""
     rows = [[0, 6, 3, 1], [1, 1, 1, 1], [3, 1, 1, 1]]
     world = SimpleNamespace(capacity=30, seats=1, host=30, percent=0, moves=100, reserve="static", rows=rows)
     plans = [step.plan for step in steps(_policy(world, ComposedPolicy), world)]
@@ -214,7 +215,7 @@ def claims() -> tuple[v.Claim | v.ArithmeticClaim | v.SampledClaim, ...]:
 
 
 def _deciding(**names: Any) -> type[ComposedPolicy]:
-    """A policy in whose swapping these names mean something else."""
+    """Return a policy in whose swapping these names mean something else."""
     step = v.with_names(swapping.swapping_step, **names)
     return type("Swaps", (ComposedPolicy,), {"step": v.with_names(ComposedPolicy.step, swapping_step=step)})
 

@@ -35,7 +35,7 @@ def _of(o: Algebra, w: v.World, name: str) -> v.Term:
 
 
 def _moves(o: Algebra, w: v.World, source: str, target: str, tokens: v.Term, protects: v.Term = 0) -> v.Written:
-    """All that a request is promised in one of the maps is given up for so much in the other."""
+    """Give up all that a request is promised in one of the maps for so much in the other."""
     return {
         source: o.put(getattr(w, source), w.r, 0),
         target: o.put(getattr(w, target), w.r, tokens),
@@ -136,7 +136,7 @@ def _book_events() -> tuple[v.Event, ...]:
 
 
 def nowhere_but(name: str) -> v.Need:
-    """The request of the event is promised nothing but, maybe, in that map."""
+    """State that the request of the event is promised nothing but, maybe, in that map."""
     others = [each for each in _MAPS if each != name]
     return v.Need(lambda o, w: o.where(sum(_of(o, w, each) for each in others) <= 0, True, False))
 
@@ -190,7 +190,7 @@ class Evictable(Cache):
         self._cached_after = after
 
     def evict(self, _tokens: Any) -> tuple["Evictable", tuple[Any, ...]]:
-        """Evicts."""
+        """Evict."""
         return Evictable(self.tree.protected_tokens, self._cached_after, self._cached_after), ()
 
 
@@ -199,19 +199,19 @@ def _waiting(w: SimpleNamespace, kv_tokens: Any) -> Waiting:
 
 
 def _holding(w: SimpleNamespace, cache: Any = None, **maps: Any) -> WorkerState:
-    """A worker with the world's sums, whose maps of transfers hold these."""
+    """Return a worker with the world's sums, whose maps of transfers hold these."""
     books = Transit(**{name: Map({0: value}) for name, value in maps.items()})
     return state_of(w, cache or Cache(w.before, w.after), transit=books)
 
 
 def _queueing(w: SimpleNamespace, landed: Landed, kv_tokens: Any, cache: Any = None) -> WorkerState:
-    """A worker in whose queue the world's request waits with its KV."""
+    """Return a worker in whose queue the world's request waits with its KV."""
     state = _holding(w, cache, landed=landed)
     return replace(state, queue=Map({0: _waiting(w, kv_tokens)}), queue_tokens=w.prompt + w.generated)
 
 
 def _places(state: WorkerState) -> tuple[int, ...]:
-    """How often the request is in batch, queue, and the three maps."""
+    """Return how often the request is in batch, queue, and the three maps."""
     books = state.transit
     maps: tuple[Any, ...] = (state.in_flight, state.queue, books.outgoing, books.incoming, books.landed)
     return tuple(int(0 in each) for each in maps)
@@ -253,7 +253,7 @@ def stages(w: SimpleNamespace, stage: Any = None) -> v.Shown:
 
 @v.arithmetic(workers.theorems.KV_SENT, _MORE, *_BOOKS, *v.at_least(0, "after"), v.Condition(lambda w: w.own <= w.used))
 def frees(w: SimpleNamespace, sent: Any = None) -> v.Shown:
-    """What the source does when all has arrived."""
+    """Return what the source does when all has arrived."""
     done = (sent or transit.sent)(_holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own)), 0)
     return {
         "it is nowhere": _places(done) == (0, 0, 0, 0, 0),
@@ -296,7 +296,7 @@ def reserves(w: SimpleNamespace, reserve: Any = None, unreserve: Any = None) -> 
     v.Condition(lambda w: w.used + w.tokens + w.under_way <= w.promised),
 )
 def receives(w: SimpleNamespace, receive: Any = None) -> v.Shown:
-    """The KV has come to where `tokens` were kept, while a step is under way that computes `under_way` tokens."""
+    """Receive the KV where `tokens` were kept, while a step is under way that computes `under_way` tokens."""
     cache: Any = Evictable(w.before, w.cached_before, w.cached_after)
     state = _holding(w, cache, incoming=w.tokens)
     receive = receive or transit.receive
@@ -315,7 +315,7 @@ def receives(w: SimpleNamespace, receive: Any = None) -> v.Shown:
 
 @v.arithmetic(workers.theorems.KV_RESUME, _MORE, *_BOOKS, v.Condition(lambda w: w.own <= w.used))
 def resumes(w: SimpleNamespace, resume: Any = None, drop: Any = None) -> v.Shown:
-    """A staged request goes on where it is; and, waiting, loses its KV."""
+    """Resume a staged request where it is; and, waiting, loses its KV."""
     state = _holding(w, outgoing=Outgoing(_waiting(w, w.came), w.own))
     done, _ = with_request(resume or transit.resume)(state, 0, 0)
     dropped = (drop or transit.unqueue_landed)(done, 0)
@@ -328,7 +328,7 @@ def resumes(w: SimpleNamespace, resume: Any = None, drop: Any = None) -> v.Shown
 
 
 def with_request(function: Any) -> Any:
-    """The function, in which a request that is no struct is itself when a field of it changes."""
+    """Return the function, in which a request that is no struct is itself when a field of it changes."""
 
     def changed(value: Any, **fields: Any) -> Any:
         return value if isinstance(value, SimpleNamespace) else replace(value, **fields)
@@ -368,12 +368,12 @@ def lands(w: SimpleNamespace, admit: Any = None) -> v.Shown:
 
 
 def arithmetic_claims() -> tuple[v.ArithmeticClaim, ...]:
-    """The worker's functions on symbolic integers."""
+    """Return the worker's functions on symbolic integers."""
     return (stages(), frees(), reserves(), receives(), resumes(), lands())
 
 
 def claims() -> tuple[v.Claim | v.ArithmeticClaim, ...]:
-    """The claim for any number of requests, and those about the worker's functions."""
+    """Return the claim for any number of requests, and those about the worker's functions."""
     return (books_claim(), *arithmetic_claims())
 
 

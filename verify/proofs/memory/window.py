@@ -91,8 +91,8 @@ WINDOW_THEOREMS = (U_WINDOWS, U_WINDOW, U_RESERVE, U_HOLD, U_COST, U_HALF, U_CAL
 
 
 def _room(o: Any, w: v.World) -> Any:
-    """What one more call may hold: servers that are up have what is left of their windows, the others what they are
-    over them (`ServerPool.free_tokens`)."""
+    """Return what one more call may hold: servers that are up have what is left of their windows, the others what they
+    are over them (`ServerPool.free_tokens`)."""
     return v.total(o, o.where(w.up, w.left, o.minimum(w.left, 0)))
 
 
@@ -230,8 +230,8 @@ _CALL = v.Condition(lambda w: (w.prompt >= 1) & (w.reserved >= 0) & (w.reserved 
 
 
 def _largest_calls() -> tuple[int, int]:
-    """Calls that fill a window of 60 and leave 20 unreserved, whose outputs all come at once and that are held for ten
-    times T; `tests/engines/gateway/window/test_window.py` runs them there."""
+    """Return calls that fill a window of 60 and leave 20 unreserved, whose outputs all come at once and that are held
+    for ten times T; `tests/engines/gateway/window/test_window.py` runs them there."""
     tokens, unreserved, call_ns, hold_ns = 60, 20, 600, 60
     reserved = tokens - window.held_tokens(1, 0)
     outputs = window.grown_outputs(reserved, reserved + unreserved, reserved + unreserved)
@@ -267,7 +267,7 @@ def cost(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     v.Condition(lambda w: (w.predicted >= 0) & (w.declared >= 0) & (w.left >= 0)),
 )
 def reserve(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
-    """A call whose client may leave `left` outputs unreserved, and of which `came` came."""
+    """Return a call whose client may leave `left` outputs unreserved, and of which `came` came."""
     reserved = functions.reserved_outputs(w.predicted, w.declared, w.left)
     grown = functions.grown_outputs(reserved, w.came, w.declared)
     return {
@@ -291,8 +291,8 @@ def reserve(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     attained=lambda: (window.hold_units(80 * 600, 60), window.hold_units_max(80, 600, 60)),
 )
 def hold(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
-    """Tokens times time: `before` the last admission, and after it of `others`, which may hold `rest` tokens, and of
-    one call, which may hold `most` and held `held` for a while; `spare` tokens are free."""
+    """Return tokens times time: `before` the last admission, and after it of `others`, which may hold `rest` tokens,
+    and of one call, which may hold `most` and held `held` for a while; `spare` tokens are free."""
     tokens = w.rest + w.most + w.spare
     after = w.others + w.held * w.span
     charged = functions.hold_units(w.before + after, w.T) - functions.hold_units(w.before, w.T)
@@ -305,7 +305,7 @@ def hold(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
 
 @v.arithmetic(U_HALF, ("prompt", "most", "reserved"), _CALL)
 def half(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
-    """What of a prompt is charged when."""
+    """Return what of a prompt is charged when."""
     at_once, held = functions.charged_at_once(w.prompt), functions.held_tokens(w.prompt, w.reserved)
     return {
         "at least a token is charged at once": at_once >= 1,
@@ -321,7 +321,7 @@ def half(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     v.Condition(lambda w: (w.prompt + w.most <= w.L) & (w.others <= (w.q - 1) * w.L)),
 )
 def calls(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
-    """One call of at most L tokens beside q - 1 such."""
+    """Return one call of at most L tokens beside q - 1 such."""
     return {"q calls of L tokens": w.others + functions.held_tokens(w.prompt, w.reserved) <= w.q * w.L}
 
 
@@ -332,13 +332,13 @@ def calls(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     v.Condition(lambda w: (w.b >= 1) & (w.prompt_true <= w.b * w.prompt) & (w.output_true <= w.most)),
 )
 def estimate(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
-    """A call whose prompt and output were really `prompt_true` and `output_true`."""
+    """Return a call whose prompt and output were really `prompt_true` and `output_true`."""
     true, held = functions.held_tokens(w.prompt_true, w.output_true), functions.held_tokens(w.prompt, w.reserved)
     return {"estimates that are b times too low": true <= w.b * (held + (w.most - w.reserved))}
 
 
 def claims(functions: v.Functions = window) -> tuple[v.Claim | v.ArithmeticClaim, ...]:
-    """The claims about servers, calls, and the functions."""
+    """Return the claims about servers, calls, and the functions."""
     texts = (reserve, hold, cost, half, calls, estimate)
     return (_servers(), _calls(), *(text(functions) for text in texts))
 

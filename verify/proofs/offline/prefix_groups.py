@@ -22,14 +22,16 @@ PROMPTS_MAX = 6
 
 
 def _batches() -> st.SearchStrategy[dict[str, Any]]:
-    """Batches in which much is shared on several levels; half are full, since few small ones tell rules apart."""
+    """Return batches in which much is shared on several levels; half are full, since few small ones tell rules
+    apart."""
     prompt = st.integers(0, 8**4 - 1)
     full = st.lists(prompt, min_size=PROMPTS_MAX, max_size=PROMPTS_MAX)
     return st.fixed_dictionaries({"batch": st.one_of(st.lists(prompt, min_size=1, max_size=PROMPTS_MAX), full)})
 
 
 def _prompts(w: SimpleNamespace) -> list[list[int]]:
-    """Each number is a prompt: every octal digit a run of up to four of one of two tokens, the first digit first."""
+    """Take each number as a prompt: every octal digit a run of up to four of one of two tokens, the first digit
+    first."""
     return [[int(digit) & 1 for digit in f"{number:o}" for _ in range(1 + int(digit) // 2)] for number in w.batch]
 
 
@@ -44,7 +46,8 @@ def _shared(one: list[int], other: list[int]) -> int:
 
 
 def saved_by_partitions(prompts: list[list[int]]) -> int:
-    """The most that any partition of the prompts saves.  O(3^n): each part is tried with the best of the rest."""
+    """Return the most that any partition of the prompts saves.  O(3^n): each part is tried with the best of the
+    rest."""
     count = len(prompts)
     shared, best = [0] * (1 << count), [0] * (1 << count)
     for chosen in range(1, 1 << count):
@@ -63,7 +66,7 @@ def saved_by_partitions(prompts: list[list[int]]) -> int:
 
 @sampled(offline.P_BL_1, _batches(), drawn=DRAWN)
 def saves_most(w: SimpleNamespace, groups: Groups = offline.exact_groups) -> Shown:
-    """As much as the best of all partitions."""
+    """State that it is as much as the best of all partitions."""
     prompts = _prompts(w)
     tree = _tree(prompts)
     if not tree.saved_tokens_max:
@@ -73,7 +76,7 @@ def saves_most(w: SimpleNamespace, groups: Groups = offline.exact_groups) -> Sho
 
 @sampled(offline.P_BL_2, _batches(), drawn=DRAWN)
 def between(w: SimpleNamespace, groups: Groups = offline.greedy_groups) -> Shown:
-    """The greedy groups, literally as printed."""
+    """Return the greedy groups, literally as printed."""
     tree = _tree(_prompts(w))
     if not tree.saved_tokens_max:
         return {}
@@ -133,7 +136,7 @@ def _greedy_is_best(w: SimpleNamespace) -> Shown:
 
 
 def _one_level_is_enough(w: SimpleNamespace) -> Shown:
-    """The paper's setting B with fewer prompts of each kind."""
+    """Return the paper's setting B with fewer prompts of each kind."""
     tree = _tree(_two_levels(**vars(w)))
     return {"99 %": 100 * offline.exact_groups(tree).saved_tokens >= 99 * tree.saved_tokens_max}
 
@@ -146,7 +149,7 @@ def _decodes_first(w: SimpleNamespace) -> Shown:
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
-    """What the paper says of its groups and their order."""
+    """Return what the paper says of its groups and their order."""
     return (
         refuted(
             "F-BL-1",

@@ -21,7 +21,7 @@ STEPS_MAX = 2_000
 
 
 def _worlds() -> st.SearchStrategy[dict[str, Any]]:
-    """Prompts that begin alike, a capacity that holds a few of them, and outputs that are reserved or grow."""
+    """Return prompts that begin alike, a capacity that holds a few of them, and outputs that are reserved or grow."""
     jobs = st.tuples(st.integers(0, 2), st.integers(1, 6), st.integers(1, 8)).map(list)
     return st.fixed_dictionaries(
         {
@@ -35,7 +35,7 @@ def _worlds() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _peaks(rule: type[MemoryCentric], w: SimpleNamespace) -> tuple[int, int]:
-    """The most KV in use in a step with more than one request in the batch, and the most requests there were."""
+    """Return the most KV in use in a step with more than one request in the batch, and the most requests there were."""
     play = WorkerPlay(
         BatchLLM(batching=rule(16, kv_threshold_percent=w.percent, reserve=w.reserve)), WorkerState(0, w.capacity)
     )
@@ -64,7 +64,7 @@ def _in_use(worker: WorkerState) -> int:
 
 
 def _full() -> tuple[int, int]:
-    """Three that need ten tokens each, of 40 of which three quarters may be in use."""
+    """Return three that need ten tokens each, of 40 of which three quarters may be in use."""
     jobs = [[0, 4, 6]] * 3
     world = SimpleNamespace(jobs=jobs, capacity=40, percent=75, leap=False, reserve="static")
     return _peaks(MemoryCentric, world)[0], 30

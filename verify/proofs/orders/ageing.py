@@ -36,7 +36,7 @@ def as_priority_and_wait(w: SimpleNamespace, run: Any = key) -> v.Shown:
 
 
 def _at_the_horizon() -> tuple[int, int]:
-    """How much later the last one came that is not behind another 8 levels below it, in microseconds."""
+    """Return how much later the last one came that is not behind another 8 levels below it, in microseconds."""
     boost, level, above = 2, 3, 8
     before = [later for later in range(50) if key(boost, level, later, above) <= key(boost, level, 0, 0)]
     return max(before), level * above // boost
@@ -86,7 +86,7 @@ def let_in_before(w: SimpleNamespace, order: type[AgeingOrder] = AgeingOrder) ->
 
 
 def _highest_next(w: SimpleNamespace) -> v.Shown:
-    """With a boost of one level a second."""
+    """Return a copy with a boost of one level a second."""
     low, high = (key(*key_factors(1_000), wait_us, high) for wait_us, high in ((0, 0), (w.later_us, w.above)))
     return {"the higher first": high < low}
 
@@ -96,7 +96,7 @@ def _never_starves(w: SimpleNamespace) -> v.Shown:
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """What is said of priorities."""
+    """Return what is said of priorities."""
     return (
         v.refuted(
             "F-AGE-1",

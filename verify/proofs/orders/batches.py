@@ -27,7 +27,8 @@ _WORLDS = st.fixed_dictionaries(
 
 
 def _served(order: Order, w: SimpleNamespace) -> list[int]:
-    """Requests, numbered as they come, in the order in which they are let in: one a step, of one token of output."""
+    """Return requests, numbered as they come, in the order in which they are let in: one a step, of one token of
+    output."""
     policy = ComposedPolicy("batches", order, OpenGate(), RequestLevel(max_running=1))
     play = WorkerPlay(policy, WorkerState(0, _CAPACITY))
     came, served, step = 0, list[int](), 0
@@ -41,13 +42,14 @@ def _served(order: Order, w: SimpleNamespace) -> list[int]:
 
 
 def _behind(served: list[int]) -> tuple[int, int]:
-    """How many later requests were let in before one, at most, and by how many places one moved back, at most."""
+    """Return how many later requests were let in before one, at most, and by how many places one moved back, at
+    most."""
     overtakers = [sum(later > request for later in served[:place]) for place, request in enumerate(served)]
     return max(overtakers, default=0), max((place - request for place, request in enumerate(served)), default=0)
 
 
 def _attained() -> tuple[int, int]:
-    """The longest prompt of a batch of four comes first."""
+    """Send the longest prompt of a batch of four first."""
     world = SimpleNamespace(batch=4, sort="shortest", coming=[[9, 1, 1, 1, 1]])
     return _behind(_served(SortedBatches(batch_requests=4), world))[0], 3
 
@@ -88,13 +90,13 @@ def bugs() -> tuple[Bug, ...]:
 
 
 def _shortest_stays_near(w: SimpleNamespace) -> Shown:
-    """One long prompt first, and a short one in each step."""
+    """Return one long prompt first, and a short one in each step."""
     world = SimpleNamespace(coming=[[9, 1], *[[1]] * w.steps])
     return {"overtaken by few": _behind(_served(ShortestPrompt(), world))[0] <= w.batch - 1}
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
-    """What shortest prompt first does without batches."""
+    """Return what shortest prompt first does without batches."""
     return (
         refuted(
             "F-TI-4",

@@ -52,7 +52,8 @@ def older_first(w: SimpleNamespace, run: Any = key) -> v.Shown:
 
 
 def _at_the_horizon() -> tuple[int, int]:
-    """How much later the last one came that is before another of 8 more tokens, in microseconds, with a queue of 5."""
+    """Return how much later the last one came that is before another of 8 more tokens, in microseconds, with a queue of
+    5."""
     age, size, queue, spread = 2, 3, 5, 8
     before = [later for later in range(200) if key(age, size, queue, later, 1) <= key(age, size, queue, 0, 1 + spread)]
     return max(before), size * queue * spread // age
@@ -82,7 +83,7 @@ def horizon(w: SimpleNamespace, run: Any = key) -> v.Shown:
 
 @v.arithmetic(orders.P_LAR_5, (*_TWO, "later"), _POSITIVE, _MEMORY)
 def unchanged(w: SimpleNamespace, run: Any = key) -> v.Shown:
-    """Keys are computed again after the oldest left, `later` than the one that was."""
+    """Return keys are computed again after the oldest left, `later` than the one that was."""
     one, other = _keys(w, run)
     after = SimpleNamespace(**{**vars(w), "wait": w.wait - w.later, "other_wait": w.other_wait - w.later})
     one_after, other_after = _keys(after, run)
@@ -96,7 +97,7 @@ _ALPHA = 4
 
 
 def _overtakers(order: orders.LarryOrder, w: SimpleNamespace) -> tuple[int, int, int]:
-    """The large request comes first of all."""
+    """Send the large request first of all."""
     policy = LARRY(order=order, batching=RequestLevel(max_running=1, reserve="optimistic"))
 
     def request(number: int, now_ns: int) -> Request:
@@ -135,7 +136,7 @@ def _never_starves(w: SimpleNamespace) -> v.Shown:
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """What is said of LARRY."""
+    """Return what is said of LARRY."""
     return (
         v.refuted(
             "F-LAR-3",

@@ -23,7 +23,7 @@ def _request(request_id: int, now_ns: int, declared: int, predicted: int) -> Req
 
 
 def _let_in(w: SimpleNamespace, policy: PredictedBatches) -> int:
-    """How often the request is admitted; a step takes a nanosecond."""
+    """Return how often the request is admitted; a step takes a nanosecond."""
     play = WorkerPlay(policy, WorkerState(0, 2 * DECLARED_MAX))
     play.arrive(_request(0, 0, w.declared, w.predicted), w.output, 0)
     return sum(len(admitted(play.step(now_ns, took_ns=1))) for now_ns in range(8 * DECLARED_MAX))
@@ -35,13 +35,13 @@ def _doublings(declared: int, predicted: int) -> int:
 
 
 def _attained() -> tuple[int, int]:
-    """One predicted to produce a token that produces all twelve."""
+    """Return one predicted to produce a token that produces all twelve."""
     world = SimpleNamespace(declared=DECLARED_MAX, predicted=1, output=DECLARED_MAX)
     return _let_in(world, S3()), 1 + _doublings(DECLARED_MAX, 1)
 
 
 def _worlds() -> Iterator[Mapping[str, int]]:
-    """Every declared output up to a size, with every prediction and every output."""
+    """Yield every declared output up to a size, with every prediction and every output."""
     for declared in range(1, DECLARED_MAX + 1):
         for predicted, output in product(range(1, declared + 1), repeat=2):
             yield {"declared": declared, "predicted": predicted, "output": output}
@@ -72,7 +72,7 @@ def bugs() -> tuple[Bug, ...]:
 
 
 def _never_starves(w: SimpleNamespace) -> Shown:
-    """A long request, and a short one in each step."""
+    """Return a long request, and a short one in each step."""
     policy = PiA(order=SimilarLength(1), batching=RequestLevel(max_running=1, reserve="optimistic"))
 
     def request(number: int, now_ns: int) -> Request:
@@ -83,7 +83,7 @@ def _never_starves(w: SimpleNamespace) -> Shown:
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
-    """What is hoped of PiA."""
+    """Return what is hoped of PiA."""
     return (
         refuted(
             "F-PIA-1",

@@ -67,7 +67,7 @@ def _predictions() -> Iterator[Mapping[str, Any]]:
 
 @sampled(orders.P_TRAIL, _predictions)
 def withstands(w: SimpleNamespace, order: type[orders.ShortestRemaining] = orders.ShortestRemaining) -> Shown:
-    """With up to twelve predicted tokens of fourteen, and any limit."""
+    """Return a copy with up to twelve predicted tokens of fourteen, and any limit."""
     request = Request(0, 0, 0, Prompt(1), 14, w.predicted)
     stands = [order(w.percent).preemption_rank(request, generated, None) for generated in range(1, 15)]
     later = pairwise(stands)
@@ -78,7 +78,7 @@ def withstands(w: SimpleNamespace, order: type[orders.ShortestRemaining] = order
 
 
 def _played(kind: Callable[[], ComposedPolicy], w: SimpleNamespace) -> Iterator[ScenarioStep]:
-    """The policy's steps under the world's batching rule."""
+    """Yield the policy's steps under the world's batching rule."""
     policy = kind()
     rule = BATCHINGS[w.batching](reserve=policy.batching.reserve)
     return steps(attrs.evolve(policy, batching=rule), w)
@@ -105,7 +105,7 @@ def oldest_stays(w: SimpleNamespace, policy: type[ComposedPolicy] = FCFSOptimist
 
 
 def _first(step: ScenarioStep) -> tuple[bool, bool, bool]:
-    """Whether the first of the batch stays, computes, and is the oldest of all."""
+    """Return whether the first of the batch stays, computes, and is the oldest of all."""
     first = step.worker.ranks.first()[1]
     flights, entries = step.before.flights, step.before.queue.entries
     ages = [flight.entry.age for flight in flights.values()] + [entry.age for entry in entries.values()]
@@ -118,7 +118,7 @@ def _first(step: ScenarioStep) -> tuple[bool, bool, bool]:
 
 
 def _at_every_token() -> tuple[int, int]:
-    """How often a request of three tokens is displaced, of which nine were predicted."""
+    """Return how often a request of three tokens is displaced, of which nine were predicted."""
     world = SimpleNamespace(capacity=30, seats=1, rows=[[0, 2, 3, 9], [1, 1, 1, 1], [2, 1, 1, 1]])
     policy = ComposedPolicy("displaces", ORDERS[0], OpenGate(), Chunked())
     return sum(step.plan.preempt.count(0) for step in steps(policy, world)), world.rows[0][2] - 1
@@ -145,7 +145,7 @@ def displacing(w: SimpleNamespace, kind: type[ComposedPolicy] = ComposedPolicy) 
 
 
 def _ranks_behind(step: ScenarioStep) -> bool:
-    """Whether the one that enters ranked before those who wait again for it, as they are ranked then."""
+    """Return whether the one that enters ranked before those who wait again for it, as they are ranked then."""
     (admission,) = step.plan.admit
     rank = step.before.queue.scores[admission.request_id] >> orders.AGE_BITS
     return all(step.decided.queue.scores[i] >> orders.AGE_BITS < rank for i in step.plan.preempt)
@@ -156,7 +156,7 @@ STARVE = 4
 
 @sampled(orders.P_LTR_1, WORLDS)
 def promoted_first(w: SimpleNamespace, order: type[orders.ShortestPredicted] = orders.ShortestPredicted) -> Shown:
-    """One client, outputs that grow.  How long each waits is counted here, anew."""
+    """Return one client, outputs that grow.  How long each waits is counted here, anew."""
     policy = attrs.evolve(LearningToRank(), order=order(starve_steps=STARVE, period_steps=3))
     waited: Counter[int] = Counter()
     fair = True
@@ -176,7 +176,8 @@ def promoted_first(w: SimpleNamespace, order: type[orders.ShortestPredicted] = o
 
 
 def _served_in_time(w: SimpleNamespace) -> Shown:
-    """One seat, and requests of one token, two a step, and a long one that comes when some of them are promoted."""
+    """Return one seat, and requests of one token, two a step, and a long one that comes when some of them are
+    promoted."""
     order, rule = orders.ShortestPredicted(w.starve, w.period), RequestLevel(max_running=1)
     play, came = WorkerPlay(attrs.evolve(LearningToRank(), order=order, batching=rule), WorkerState(0, 40)), 0
     for now in range(w.late + w.steps):
@@ -190,7 +191,7 @@ def _served_in_time(w: SimpleNamespace) -> Shown:
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
-    """What is said of promotions."""
+    """Return what is said of promotions."""
     return (
         refuted(
             "F-LTR-1",
@@ -210,7 +211,7 @@ CAP = 1
 
 
 def _as_often_as_the_cap() -> tuple[int, int]:
-    """How often a request is displaced by a prompt whenever it may be."""
+    """Return how often a request is displaced by a prompt whenever it may be."""
     world = SimpleNamespace(capacity=30, seats=1, rows=[[0, 2, 12, 12], *([3, 2, 1, 1] for _ in range(CAP + 2))])
     policy = ComposedPolicy("displaces", orders.PromptsFirst(CAP), OpenGate(), Chunked())
     return sum(step.plan.preempt.count(0) for step in steps(policy, world)), CAP
@@ -236,7 +237,7 @@ def claims() -> tuple[SampledClaim, ...]:
 
 
 def _hasty() -> type[ComposedPolicy]:
-    """Displaces also who has produced nothing yet."""
+    """Displace also requests that have produced nothing yet."""
     everyone = with_names(preemption.standings, displaceable=lambda flight: True)
     behind = with_names(preemption.behind, standings=everyone)
     hasty = with_names(preemption.displaced, behind=behind, standings=everyone)

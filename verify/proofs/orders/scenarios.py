@@ -28,7 +28,7 @@ WORLDS = st.fixed_dictionaries(
 
 
 def arrivals(most: int) -> st.SearchStrategy[list[int]]:
-    """How many requests come in each step: up to three, or as many in all of them, up to `most`."""
+    """Return how many requests come in each step: up to three, or as many in all of them, up to `most`."""
     steady = st.builds(lambda each, steps: [each] * steps, st.integers(1, most), st.integers(1, 40))
     return st.lists(st.integers(0, 3), min_size=1, max_size=40) | steady
 
@@ -36,7 +36,7 @@ def arrivals(most: int) -> st.SearchStrategy[list[int]]:
 def overtakers(
     policy: ComposedPolicy, capacity: int, coming: list[int], request: Callable[[int, int], Request]
 ) -> tuple[int, int, int]:
-    """Who is let in before the one that comes first of all, the longest queue, and how many came in all.
+    """Return who is let in before the one that comes first of all, the longest queue, and how many came in all.
 
     A step takes a second, and one request is served in it; `request` makes them by their number and time in ns.
     """
@@ -72,8 +72,8 @@ class ScenarioStep:
 
 
 def steps(policy: ComposedPolicy, w: SimpleNamespace) -> Iterator[ScenarioStep]:
-    """The world's steps, until every request is served.  With the world's `seats`, and few tokens a step, and with as
-    much host memory as it says."""
+    """Yield the world's steps, until every request is served.  With the world's `seats`, and few tokens a step, and
+    with as much host memory as it says."""
     policy = attrs.evolve(policy, batching=attrs.evolve(policy.batching, max_running=w.seats, max_batched_tokens=6))
     play, now = WorkerPlay(policy, WorkerState(0, w.capacity, host=Host(getattr(w, "host", 0)))), 0
     coming, due = list(enumerate(w.rows)), 0

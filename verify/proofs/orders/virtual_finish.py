@@ -74,12 +74,12 @@ J_WORKER = Theorem(
 
 
 def _early_work(o: Algebra, w: v.World) -> v.Term:
-    """What a step works off of each early call that came after tau."""
+    """Return what a step works off of each early call that came after tau."""
     return o.where(w.old, 0, w.need)
 
 
 def busy_period() -> v.System:
-    """Steps from tau on, in each of which an early call waits.  Vectors are over calls.
+    """Return steps from tau on, in each of which an early call waits.  Vectors are over calls.
 
     `need` is the memory that a running call holds, `left` for how many steps it does, `old` those that ran at tau.
     `rest` is what early calls that came after tau still cost.  In `n` steps `done` was worked off of the `came` that
@@ -179,7 +179,7 @@ def _busy_claim() -> v.Claim:
     v.Condition(lambda w: w.came <= w.worked, CALLS_TOGETHER),
 )
 def _delay(w: SimpleNamespace) -> v.Shown:
-    """The last call of the program, which costs `cost`, starts n steps after tau and takes `last` steps.
+    """Return the last call of the program, which costs `cost`, starts n steps after tau and takes `last` steps.
 
     All that came did so after the decision of step tau, and the ideal machine has worked it off at `ideal`: in the
     ideal - tau - 1 steps from then on it worked off `worked`, r in each.  n - d is by `e` more steps than these, so G,
@@ -213,7 +213,7 @@ Calls = list[list[int]]
 
 
 def _cost(prompt: int, output: int) -> int:
-    """Tokens of memory times steps: all of it is reserved from the first step on."""
+    """Return tokens of memory times steps: all of it is reserved from the first step on."""
     return (prompt + output) * output
 
 
@@ -245,13 +245,13 @@ def played(programs: list[tuple[int, Calls]], memory: int, places: list[int], ch
 
 
 def _places(finishes: list[Any]) -> list[int]:
-    """The place of each program by virtual finish time, then by number."""
+    """Return the place of each program by virtual finish time, then by number."""
     by_finish = sorted(range(len(finishes)), key=lambda number: (finishes[number].virtual, number))
     return [by_finish.index(number) for number in range(len(finishes))]
 
 
 def lateness(w: SimpleNamespace, rate: int, places: Any = _places, chained: bool = False) -> list[Fraction]:
-    """By how much each program of a world ends later than on an ideal machine of that rate."""
+    """Return by how much each program of a world ends later than on an ideal machine of that rate."""
     programs = [(arrival, calls) for arrival, calls in w.programs]
     costs = [(arrival, sum(_cost(*call) for call in calls)) for arrival, calls in programs]
     finishes = ideal_finishes(costs, rate)
@@ -271,7 +271,7 @@ _WORLDS = st.fixed_dictionaries(
 
 
 def _sizes(w: SimpleNamespace) -> tuple[int, int]:
-    """The most memory and the most steps of a call."""
+    """Return the most memory and the most steps of a call."""
     calls = [call for _, its in w.programs for call in its]
     return max(prompt + output for prompt, output in calls), max(output for _, output in calls)
 
@@ -294,7 +294,7 @@ def _as_printed(w: SimpleNamespace, chained: bool = False) -> v.Shown:
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """The claim as it is recalled, in the reading that allows more: c_max counts in steps, not in steps / M."""
+    """Return the claim as it is recalled, in the reading that allows more: c_max counts in steps, not in steps / M."""
     source = "Justitia (reconstructed)"
     return (
         v.refuted(
@@ -326,7 +326,7 @@ def claims() -> tuple[v.Claim | v.ArithmeticClaim | v.SampledClaim, ...]:
 
 
 def bugs() -> tuple[v.Bug, ...]:
-    """Orders that have to be found wrong."""
+    """Return orders that have to be found wrong."""
 
     def last(finishes: list[Any]) -> list[int]:
         return [-place for place in _places(finishes)]

@@ -28,7 +28,7 @@ def _below(o: Algebra, w: v.World, point: str) -> v.Term:
 
 
 def _is(o: Algebra, w: v.World, point: str, other: str) -> v.Term:
-    """Whether two points are one group."""
+    """Return whether two points are one group."""
     return o.pick(v.only(o, w.quota, getattr(w, point)), getattr(w, other), False)
 
 
@@ -68,7 +68,7 @@ _POSITION = (
 
 
 def _pick(kernel: v.Functions) -> v.Event:
-    """One request of group `p` is let in; `new` says that a round begins with it."""
+    """Let in one request of group `p`; `new` says that a round begins with it."""
 
     def decides(o: Algebra, w: v.World) -> v.Written:
         return {"best": kernel.chosen(o, w.quota, w.queued, w.turn), "new": o.none(w.queued & (w.quota <= w.turn))}
@@ -97,7 +97,7 @@ def _pick(kernel: v.Functions) -> v.Event:
 
 
 def _others_change(needs: tuple[v.Need, ...] = ()) -> v.Event:
-    """Requests come, give up, or change their groups."""
+    """Let requests come, give up, or change their groups."""
     return v.Event("others come and go", lambda o, w: {"queued": w.now}, {"now": v.MASK}, needs)
 
 
@@ -269,5 +269,5 @@ def _turns(kernel: v.Functions) -> v.Claim:
 
 
 def claims(kernel: v.Functions = weighted_round_robin) -> tuple[v.Claim, ...]:
-    """What is proved of the rule; `kernel` holds its functions."""
+    """Return what is proved of the rule; `kernel` holds its functions."""
     return (_serves(kernel), _round(kernel), _turns(kernel))

@@ -25,7 +25,7 @@ from fairsched.verify.proofs.kernels import weighted_round_robin
 
 
 def attained() -> tuple[int, int]:
-    """The longest wait of the fourth of group 2 of 3, whenever in a round it comes, and its bound."""
+    """Return the longest wait of the fourth of group 2 of 3, whenever in a round it comes, and its bound."""
     longest = max(picks(3, 2, 4, offset) for offset in range(round_picks(3)))
     return longest, picks_max(4, turns_max(4, 2), 2, round_picks(3))
 
@@ -71,7 +71,7 @@ def claims() -> tuple[v.ArithmeticClaim, ...]:
 
 
 def _bug(**changed: Any) -> Any:
-    """The functions, some of them changed."""
+    """Return the functions, some of them changed."""
     return SimpleNamespace(**{**vars(weighted_round_robin), **changed})
 
 
@@ -98,14 +98,14 @@ def _policy(order: PriorityGroups) -> ComposedPolicy:
 
 
 def _lets_in(policy: ComposedPolicy, state: Any) -> tuple[int, Any]:
-    """The one request that is let in, and the state once it has finished."""
+    """Return the one request that is let in, and the state once it has finished."""
     plan, state = policy.decide(state, _EMPTY)
     (admission,) = plan.admit
     return admission.request_id, policy.observe(state, Finished(0, 0, admission.request_id, 0, 1))
 
 
 def played(order: PriorityGroups, script: Script) -> list[int]:
-    """Who is let in by the shipped policy with this order, one by one."""
+    """Return who is let in by the shipped policy with this order, one by one."""
     policy = _policy(order)
     state, let_in = policy.init(), list[int]()
     for word, *values in script:
@@ -137,8 +137,8 @@ class _Told(PriorityGroups):
 
 
 def picks(groups: int, quota: int, position: int, offset: int) -> int:
-    """After how many picks a request is in, if all groups are full, so many picks of a round are over, and it is the
-    `position`-th of its group then."""
+    """Return after how many picks a request is in, if all groups are full, so many picks of a round are over, and it is
+    the `position`-th of its group then."""
     policy = _policy(_Told(groups))
     state, many = policy.init(), position + 2 * round_picks(groups)
     for request_id in range(groups * many * position):
@@ -164,7 +164,7 @@ _COLD_ID = 0
 
 
 def _cold() -> Mapping[str, Any]:
-    """Each pick a request comes of which three tokens of four are cached, and one that matches nothing waits."""
+    """Send a request in each pick of which three tokens of four are cached, while one that matches nothing waits."""
     script: list[list[Any]] = [["cache", _WARM], ["come", 1, [*_WARM, _OWN]], ["come", _COLD_ID, _COLD]]
     for i in range(20):
         script += [["come", 2 + i, [*_WARM, _OWN + 1 + i]], ["let in"]]
@@ -172,7 +172,7 @@ def _cold() -> Mapping[str, Any]:
 
 
 def _regrouped() -> Mapping[str, Any]:
-    """A request's prefix is cached whenever the turn of its low group comes, and evicted before that of its high one.
+    """Cache a request's prefix whenever the turn of its low group comes, and evict it before that of its high one.
 
     Two others wait in each group all the time.
     """
@@ -195,7 +195,7 @@ def _regrouped() -> Mapping[str, Any]:
 def _waits_at_most(
     theorem: Theorem, order: type[PriorityGroups], fields: Mapping[str, Any], world: Mapping[str, Any]
 ) -> v.SampledClaim:
-    """The request is in after at most as many picks as PG-1 allows in the lowest group."""
+    """State that the request is in after at most as many picks as PG-1 allows in the lowest group."""
 
     def shows(w: SimpleNamespace) -> v.Shown:
         order_played = order(groups=w.groups, **fields)
@@ -235,7 +235,7 @@ def share_of_a_batch() -> v.ArithmeticClaim:
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """The false statements, in this order."""
+    """Return the false statements, in this order."""
     return (
         v.RefutedClaim(
             cold_request(lowest=0),

@@ -16,7 +16,7 @@ from fairsched.verify.proofs.kernels import aladdin_limits as limits
 
 
 def _lines(w: SimpleNamespace, **known: int) -> Any:
-    """Lines whose coefficients are unknown, but for those that are known."""
+    """Return lines whose coefficients are unknown, but for those that are known."""
     names = {"prefill_token_ns": "k1", "prefill_constant_ns": "c1", "context_token_ns": "k2", "request_ns": "c2"}
     names |= {"decode_constant_ns": "c3", "kv_token": "h", "kv_constant": "j"}
     values = {field: known.get(name, getattr(w, name, 0)) for field, name in names.items()}
@@ -46,7 +46,8 @@ def _of_each(name: str) -> tuple[Condition, ...]:
 
 
 def _full() -> tuple[int, int]:
-    """The most that three requests hold of which the last just fits, iteration by iteration, and the capacity."""
+    """Return the most that three requests hold of which the last just fits, iteration by iteration, and the
+    capacity."""
     p, entries = Performance(0, 0, 0, 0, 0), [(3, 2), (6, 1), (3, 2)]
     there = limits.profile_of(p, entries[:2])
     capacity = next(c for c in range(100) if limits.profile_slack(p, c, there, *entries[2]) >= 0)
@@ -89,7 +90,8 @@ def _reserved() -> tuple[int, int]:
     attained=_reserved,
 )
 def peaks_hold(w: SimpleNamespace, slack: Any = limits.peaks_slack) -> Shown:
-    """The others hold `held` of what is `reserved` for them; one more comes, and has `done` tokens of its output."""
+    """Let the others hold `held` of what is `reserved` for them; one more comes, and has `done` tokens of its
+    output."""
     p = _lines(w)
     peak = limits.peak_kv(p, w.prompt, w.foreseen)
     if slack(w.capacity, w.reserved, peak) < 0:
@@ -106,7 +108,7 @@ def peaks_hold(w: SimpleNamespace, slack: Any = limits.peaks_slack) -> Shown:
 
 
 def _longest() -> tuple[int, int]:
-    """The longest iteration of one request of 10 tokens with as many as (b) allows to follow, and the target."""
+    """Return the longest iteration of one request of 10 tokens with as many as (b) allows to follow, and the target."""
     p, target = Performance(0, 0, 3, 5, 7), 1_002
     most = max(n for n in range(1_000) if limits.decode_slack(p, 100, target, 1, limits.context_cost(10, n, 100)) >= 0)
     return p.decode_ns(1, 10 + most), target
@@ -124,7 +126,8 @@ def _longest() -> tuple[int, int]:
     attained=_longest,
 )
 def iterations_within(w: SimpleNamespace, slack: Any = limits.decode_slack) -> Shown:
-    """A batch of `batch`, with `prompts` and `done` tokens of output in all, of which `foreseen` were counted."""
+    """Return a batch of `batch`, with `prompts` and `done` tokens of output in all, of which `foreseen` were
+    counted."""
     p = _lines(w)
     context = limits.context_cost(w.prompts, w.foreseen, w.gamma)
     if slack(p, w.theta, w.target, w.batch, context) < 0:
@@ -150,7 +153,7 @@ def iterations_within(w: SimpleNamespace, slack: Any = limits.decode_slack) -> S
     ),
 )
 def mean_iteration(w: SimpleNamespace, slack: Any = limits.decode_slack) -> Shown:
-    """A batch of prompts, all with outputs of `n` tokens: their second to last token take n - 1 iterations."""
+    """Return a batch of prompts, all with outputs of `n` tokens: their second to last token take n - 1 iterations."""
     p, batch, total = Performance(0, 0, *w.lines), len(w.prompts), sum(w.prompts)
     said = slack(p, 100, w.target, batch, limits.context_cost(total, batch * w.n, 50))
     took = sum(p.decode_ns(batch, total + batch * produced) for produced in range(1, w.n))
@@ -161,7 +164,8 @@ def mean_iteration(w: SimpleNamespace, slack: Any = limits.decode_slack) -> Show
 
 
 def _last_moment() -> tuple[int, int]:
-    """A request whose time the prefill of another one uses up, and whose further iterations take all of the target.
+    """Return a request whose time the prefill of another one uses up, and whose further iterations take all of the
+    target.
 
     Returns the time that its outputs take after the first, and the target for them.
     """
@@ -211,7 +215,7 @@ def token_times_kept(
     together: Any = limits.one_step,
     slack: str = "earned",
 ) -> Shown:
-    """Any request of a worker; in the iteration under way one more comes to `there` tokens of new prompts.
+    """Return any request of a worker; in the iteration under way one more comes to `there` tokens of new prompts.
 
     `others` is the least that other requests have saved.  A request with its first token has n = 1 and no time has
     passed, so all that follows is a step: an iteration, or one and the prefill after it.
@@ -259,7 +263,7 @@ def token_times_kept(
     attained=lambda: (limits.apart(*limits.moved(9, -5, 6)), 4),
 )
 def errors_kept(w: SimpleNamespace, move: Any = limits.moved) -> Shown:
-    """Two workers' errors, and those of all others with their sizes."""
+    """Return two workers' errors, and those of all others with their sizes."""
     source, target = move(w.source, w.target, w.size)
     total, sizes = source + target + w.others, limits.apart(source, target) + w.other_sizes
     return {
@@ -269,7 +273,7 @@ def errors_kept(w: SimpleNamespace, move: Any = limits.moved) -> Shown:
 
 
 def _rounded() -> tuple[int, int]:
-    """Two groups that are rounded up as far as can be, and the bound, in millionths of a worker."""
+    """Return two groups that are rounded up as far as can be, and the bound, in millionths of a worker."""
     slope, constant, rates = 1, 0, (placement.UNIT + 1, 2 * placement.UNIT + 1)
     workers = sum(placement.workers_for(rate, slope, constant) for rate in rates)
     return placement.UNIT * workers, slope * sum(rates) + len(rates) * (constant + placement.UNIT - 1)

@@ -45,7 +45,7 @@ def placements_hold(
     kind: type[aladdin.PlacementBatch] = aladdin.PlacementBatch,
     rules: type[aladdin.Rules] = aladdin.Rules,
 ) -> Shown:
-    """Workers that have some requests already, the last one empty; a few more are placed in one heartbeat."""
+    """Return workers that have some requests already, the last one empty; a few more are placed in one heartbeat."""
     k1, c1, k2, c2, c3 = w.lines
     p = Performance(k1, c1, k2, c2, c3, 1, w.per_request)
     few = ((w.few[0], Performance(k1, c1, k2, min(c2, w.few[1]), min(c3, w.few[2]))),)
@@ -68,7 +68,7 @@ def placements_hold(
 def _row(
     rules: aladdin.Rules, worker: int, capacity: int, clock: int, there: Iterable[tuple[int, int, int, Any]]
 ) -> aladdin.Row:
-    """A worker at this clock, whose requests began at theirs, and have produced no more than they were to."""
+    """Return a worker at this clock, whose requests began at theirs, and have produced no more than they were to."""
     believed = aladdin.Believed(clock=clock)
     for i, (prompt, output, start, _) in enumerate(there):
         foreseen = max(output, clock - start)
@@ -119,7 +119,7 @@ _CAPACITY = 10
 
 
 def _worst() -> tuple[int, int]:
-    """Two of 4 tokens and two of 6 need two workers, and best fit opens three if the small ones come first."""
+    """Return two of 4 tokens and two of 6 need two workers, and best fit opens three if the small ones come first."""
     wanted = [aladdin.Wanted(*kind, kind[1]) for kind in ((1, 3), (1, 3), (3, 3), (3, 3))]
     at = aladdin.pack(_PACKED[0], wanted, _CAPACITY)
     return 2 * (1 + max(i for i in at if i is not None)), 3 * _fewest(_PACKED[0], wanted)
@@ -147,7 +147,7 @@ def near_the_optimum(w: SimpleNamespace, packs: Callable[..., tuple[int | None, 
 
 
 def _fewest(rules: aladdin.Rules, wanted: list[aladdin.Wanted]) -> int:
-    """The fewest workers, by trying every way to share them, under (b) and memory."""
+    """Return the fewest workers, by trying every way to share them, under (b) and memory."""
     p = rules.performance
 
     def fits(group: list[aladdin.Wanted]) -> bool:
@@ -196,7 +196,7 @@ _MS = 1_000_000
 
 
 def _placements_meet_targets(w: SimpleNamespace) -> Shown:
-    """A request that is late wherever it goes, before an empty worker."""
+    """Return a request that is late wherever it goes, before an empty worker."""
     lines = Performance(1_000 * w.token_us, 0, 0, 0, 1)
     policy = placement.AladdinPrinted(ttft_us=1_000 * w.ttft_ms, performance=lines)
     state = policy.observe(policy.init(), Arrived(0, NOWHERE, Request(0, 0, 0, Prompt(w.prompt), 10)))
@@ -247,7 +247,8 @@ def _in_time_by_c(w: SimpleNamespace) -> Shown:
 
 
 def _keeps_time_per_token(w: SimpleNamespace, kind: type[placement.Aladdin] = placement.AladdinPrinted) -> Shown:
-    """One worker; a request comes, and at the next heartbeat another one, before the first has its first token."""
+    """Return one worker; a request comes, and at the next heartbeat another one, before the first has its first
+    token."""
     lines = Performance(1_000 * w.token_us, 0, 0, 0, 1_000 * w.decode_us)
     policy = kind(ttft_us=1_000 * w.ttft_ms, tpot_us=1_000 * w.tpot_ms, performance=lines)
     state, load = policy.init(), WorkerLoad(0, 0, 0, 0, 10**5, 10**5)
@@ -275,7 +276,7 @@ def _moves_keep_limits(w: SimpleNamespace) -> Shown:
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
-    """What is said of Aladdin."""
+    """Return what is said of Aladdin."""
     return (
         refuted(
             "F-ALD-1",

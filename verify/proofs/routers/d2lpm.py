@@ -124,8 +124,8 @@ def _refill_claim(kernel: v.Functions) -> v.Claim:
 
 
 def system(kernel: v.Functions = d2lpm_credit, *, compared: bool = False) -> v.System:
-    """One client's row: `W` its charges since t1, less what was given back, `P` the credit since; `f` and `g` are two
-    workers, which both serve whenever the client is refilled if they are `compared`."""
+    """Return one client's row: `W` its charges since t1, less what was given back, `P` the credit since; `f` and `g`
+    are two workers, which both serve whenever the client is refilled if they are `compared`."""
 
     def top_up(o: Algebra, w: v.World) -> v.Written:
         d = kernel.refill(o, w.d, w.here, w.Q)
@@ -139,7 +139,7 @@ def system(kernel: v.Functions = d2lpm_credit, *, compared: bool = False) -> v.S
         return {"d": kernel.refund(o, w.d, w.p, w.x, w.Q), "W": o.bump(w.W, w.p, -granted)}
 
     def forget(o: Algebra, w: v.World) -> v.Written:
-        """The worker left, or the client was forgotten: it has the whole quantum, as if refilled."""
+        """Forget a worker that left, or a client: it has the whole quantum, as if refilled."""
         whole = o.pick(w.Q, w.p, 0)
         return {"d": o.put(w.d, w.p, whole), "P": o.bump(w.P, w.p, whole - o.pick(w.d, w.p, 0))}
 
@@ -258,7 +258,7 @@ def _summed(theorem: Theorem, per_worker: Holds, *sums: v.Event) -> v.Claim:
 
 
 def _sum(name: str, ahead: v.Formula) -> v.Event:
-    """What one of f and g was charged more than the other over all workers; what B stands for is asked here."""
+    """Return what one of f and g was charged more than the other over all workers; what B stands for is asked here."""
     bound = v.Need(lambda o, w: v.same(w.B, v.total(o, deficit.gap_cost(w.Q, w.U_f, w.Q, w.U_g))))
     return v.Event(name, lambda o, w: {"ahead": v.total(o, ahead(o, w)), "summed": w.summed | True}, {}, (bound,))
 
@@ -268,7 +268,7 @@ _MORE_TO_F = _sum("W_f - W_g is summed", lambda o, w: -w.G)
 
 
 def kernel_claims(kernel: v.Functions = d2lpm_credit) -> tuple[v.Claim, ...]:
-    """The theorems about the kernel functions of `kernel`."""
+    """Return the theorems about the kernel functions of `kernel`."""
     return (
         _gate_claim(kernel),
         _round_claim(kernel),
@@ -289,7 +289,7 @@ def claims(kernel: v.Functions = d2lpm_credit) -> tuple[v.Claim, ...]:
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """What is false of it."""
+    """Return what is false of it."""
     return d2lpm_worlds.refutations()
 
 
@@ -324,5 +324,5 @@ def _summed_witness(name: str) -> v.Witness:
 
 
 def witnesses() -> Iterator[v.Witness]:
-    """One run a bound."""
+    """Return one run a bound."""
     yield from (spread_witness(), _summed_witness("D2-5.1"), _summed_witness("D2-5.2"))

@@ -37,7 +37,7 @@ class Behaviour(msgspec.Struct, frozen=True):
     requests: int = 1 << 30
 
     def request(self, request_id: int, client: int, number: int) -> tuple[Request, int]:
-        """Its `number`-th request, and how long the output will be."""
+        """Return its `number`-th request, and how long the output will be."""
         keys = [self.prefix * 1_000 + i for i in range(self.shared)] + [-1 - request_id]
         output = self.outputs[number % len(self.outputs)]
         return Request(request_id, client, 0, Prompt.from_keys(keys), output), output
@@ -54,12 +54,13 @@ class Tick:
     idle: tuple[int, ...]
 
     def service(self, client: int) -> int:
-        """The client's, over all workers."""
+        """Return the client's, over all workers."""
         return sum(self.served[client])
 
 
 def gap_max(ticks: Iterable[Tick], f: int, g: int) -> int:
-    """The largest difference of what two clients were served over any interval of whole ticks, over all workers."""
+    """Return the largest difference of what two clients were served over any interval of whole ticks, over all
+    workers."""
     low = high = widest = 0
     for tick in ticks:
         ahead = tick.service(f) - tick.service(g)
@@ -91,7 +92,7 @@ def router_of(world: SimpleNamespace) -> AnyRouter:
 
 
 def played(world: SimpleNamespace) -> Iterator[Tick]:
-    """The world, tick by tick."""
+    """Yield the world, tick by tick."""
     router = router_of(world)
     clients = [Behaviour(prefix, shared, tuple(outputs), *kept) for prefix, shared, outputs, *kept in world.clients]
     servers = [WorkerPlay(LOCAL, WorkerState(worker, CAPACITY)) for worker in range(WORKERS)]
@@ -146,7 +147,7 @@ CD1 = _world(100, 4, [1, 4, [4], 3, 3])
 
 
 def _gap_within_the_sum(w: SimpleNamespace) -> Shown:
-    """Clients that wait somewhere at each tick are compared; there is nothing to show if one ever waits nowhere."""
+    """Compare clients that wait somewhere at each tick; there is nothing to show if one ever waits nowhere."""
     ticks = list(played(w))[WARM_UP:]
     if not all(tick.waiting[client] for tick in ticks for client in (F, G)):
         return {}
@@ -183,7 +184,7 @@ def cd3(ticks: int) -> World:
 
 
 def _goes_where_it_has_credit(w: SimpleNamespace) -> Shown:
-    """Requests of one client come one by one, each to the emptier of two workers, and end with these outputs."""
+    """Send requests of one client one by one, each to the emptier of two workers, to end with these outputs."""
     router = D2LPMPrinted(quantum=w.quantum)
     state, in_credit = router.init(), True
     for i, output in enumerate([*w.outputs, 0]):
@@ -203,7 +204,7 @@ CD4 = {"quantum": 2, "outputs": [4, 4]}
 
 
 def refutations() -> tuple[RefutedClaim, ...]:
-    """Each with the smallest of its worlds that was looked at."""
+    """Return each with the smallest of its worlds that was looked at."""
     as_printed = "requests are placed when they come and stay, as printed and as shipped"
     wide, endless, alternating = cd2(100, 300), cd2(1_000_000, 300), cd3(200)
     return (

@@ -29,7 +29,7 @@ CAPACITY = 1 << 20
 
 @v.arithmetic(e2.P_E2_2, ("c", "n"), *v.at_least(0, "c", "n"))
 def half(w: SimpleNamespace, rule: Callable[..., bool] = e2.exploits) -> v.Shown:
-    """A prompt of n tokens with c of them cached, at the default of 50 per cent."""
+    """Return a prompt of n tokens with c of them cached, at the default of 50 per cent."""
     if rule(w.c, w.n, routers.E2().exploit_percent):
         return {"more than half is cached": 2 * w.c > w.n, "less is missed": w.n - w.c < w.c}
     return {"at most half is cached": 2 * w.c <= w.n, "as much is missed": w.n - w.c >= w.c}
@@ -42,7 +42,7 @@ _BASES, _EXTRAS = ("b0", "b1", "b2"), ("m0", "m1", "m2")
 
 @v.arithmetic(e2.P_E2_3, (*_BASES, *_EXTRAS, "k"), *v.at_least(0, *_EXTRAS))
 def least_cost(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> v.Shown:
-    """Three workers with bases b (L + P), and k more each, and extras m (M): k does not matter."""
+    """Return three workers with bases b (L + P), and k more each, and extras m (M): k does not matter."""
     bases, extras = [getattr(w, b) for b in _BASES], [getattr(w, m) for m in _EXTRAS]
     found = search([base + w.k for base in bases], extras.__getitem__, THREE)
     costs = [base + extra for base, extra in zip(bases, extras, strict=True)]
@@ -56,7 +56,8 @@ def least_cost(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> 
 
 
 def _heaviest() -> tuple[int, int]:
-    """Requests that add 50 aimed at worker 0, which holds their prefix: the load that it reaches, and the bound."""
+    """Return requests that add 50 aimed at worker 0, which holds their prefix: the load that it reaches, and the
+    bound."""
     loads, percent, cost = [100, 100, 100], 150, 50
     for _ in range(2):
         loads[e2.rebalanced(0, e2.lightest(loads), loads, percent, "per-source", loads.__getitem__)] += cost
@@ -81,7 +82,8 @@ def rebalancing(
     heavy: Callable[..., bool] = e2.is_heavy,
     source: str = "per-source",
 ) -> v.Shown:
-    """The request was meant for the worker with load t, the lightest has m, another o, and the least is `least` later.
+    """Take a request meant for the worker with load t, where the lightest has m, another o, and the least is `least`
+    later.
 
     At the two it misses p and `pm`, evicts v and `vm`, and is decoded for d; where it explores, the first cost least.
     """
@@ -113,7 +115,7 @@ _LOADS = ("l0", "l1", "l2")
     attained=lambda: (_explored(1), 7),
 )
 def exploring(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> v.Shown:
-    """Three loads, a request that misses p everywhere (and `odd` more at worker 0) and adds a."""
+    """Return three loads, a request that misses p everywhere (and `odd` more at worker 0) and adds a."""
     loads = [getattr(w, name) for name in _LOADS]
     bases = [loads[0] + w.p + w.odd, loads[1] + w.p, loads[2] + w.p]
     place = search(bases, lambda _: 0, THREE)
@@ -124,7 +126,7 @@ def exploring(w: SimpleNamespace, search: Callable[..., int] = e2.cheapest) -> v
 
 
 def _within(loads: list[Any], apart: Any) -> Any:
-    """No two loads differ by more."""
+    """State that no two loads differ by more."""
     every: Any = True
     for one in loads:
         for other in loads:
@@ -134,7 +136,7 @@ def _within(loads: list[Any], apart: Any) -> Any:
 
 
 def _explored(count: int) -> int:
-    """How far loads of three workers are apart after so many requests of 7."""
+    """Return how far loads of three workers are apart after so many requests of 7."""
     loads = [0, 0, 0]
     for _ in range(count):
         loads[e2.cheapest(loads, lambda _: 0, THREE)] += 7
@@ -153,7 +155,7 @@ _SUBTREES = ("s0", "s1", "s2")
     attained=lambda: (_split_apart([5, 5, 5], 0, 0), 5),
 )
 def splitting(w: SimpleNamespace, rule: Callable[..., list[int]] = e2.split) -> v.Shown:
-    """Three subtrees in any order, two workers."""
+    """Return three subtrees in any order, two workers."""
     subtrees = [getattr(w, name) for name in _SUBTREES]
     given = rule(subtrees, w.keeps, w.gets)
     everything = w.s0 + w.s1 + w.s2
@@ -169,7 +171,7 @@ def splitting(w: SimpleNamespace, rule: Callable[..., list[int]] = e2.split) -> 
 
 
 def _split_apart(subtrees: list[int], keeps: int, gets: int) -> int:
-    """How far the two loads are apart after a split."""
+    """Return how far the two loads are apart after a split."""
     given = e2.split(subtrees, keeps, gets)
     moved = sum(subtrees[i] for i in given)
     return abs(keeps + sum(subtrees) - moved - (gets + moved))
@@ -182,7 +184,8 @@ _workers = st.integers(0, WORKERS - 1)
 
 
 def histories_of(keys: SearchStrategy[list[int]]) -> SearchStrategy[dict[str, Any]]:
-    """What the router was told of three workers, their loads in ms, and the prompt that comes; prompts from `keys`."""
+    """Return what the router was told of three workers, their loads in ms, and the prompt that comes; prompts from
+    `keys`."""
     told = st.one_of(
         st.tuples(st.just("holds"), keys, _workers, st.just(0)),
         st.tuples(st.just("evicted"), keys, _workers, st.integers(0, 4)),
@@ -198,12 +201,12 @@ nested = histories_of(st.integers(1, 4).map(lambda count: [0] * count))
 
 
 def prompt_of(keys: list[int]) -> Prompt:
-    """A prompt of one-token blocks, with a token of its own at the end, so that all its blocks may be cached."""
+    """Return a prompt of one-token blocks, with a token of its own at the end, so that all its blocks may be cached."""
     return Prompt.from_keys(keys, tokens=len(keys) + 1)
 
 
 def index_of(told: list[Any]) -> PrefixIndex:
-    """The index after what was told; who holds something was sent it."""
+    """Return the index after what was told; who holds something was sent it."""
     index = PrefixIndex.empty(1_000)
     for what, keys, worker, keep in told:
         prompt = prompt_of(keys)
@@ -215,7 +218,7 @@ def index_of(told: list[Any]) -> PrefixIndex:
 
 
 def held_by(told: list[Any]) -> list[set[tuple[int, ...]]]:
-    """The prefixes that each worker holds, by what was told and nothing else."""
+    """Return the prefixes that each worker holds, by what was told and nothing else."""
     held = [set[tuple[int, ...]]() for _ in range(WORKERS)]
     for what, keys, worker, keep in told:
         if what == "holds":
@@ -228,7 +231,7 @@ def held_by(told: list[Any]) -> list[set[tuple[int, ...]]]:
 
 
 def state_of(w: SimpleNamespace) -> e2.E2State:
-    """The router's state in such a world."""
+    """Return the router's state in such a world."""
     history = e2.History()
     for worker, load in enumerate(w.loads):
         history = history.sent(e2.PlacedPrompt(history.next_number, -worker - 1, worker, 0, 0, load * 1_000_000, 1, 1))
@@ -236,12 +239,12 @@ def state_of(w: SimpleNamespace) -> e2.E2State:
 
 
 def workers() -> list[WorkerLoad]:
-    """Three workers with room for everything."""
+    """Return three workers with room for everything."""
     return [WorkerLoad(worker, 0, 0, 0, CAPACITY, CAPACITY) for worker in range(WORKERS)]
 
 
 def missing(w: SimpleNamespace) -> list[int]:
-    """Tokens of the prompt that each worker misses."""
+    """Return tokens of the prompt that each worker misses."""
     held = held_by(w.told)
     return [len(w.prompt) + 1 - sum(tuple(w.prompt[: i + 1]) in each for i in range(len(w.prompt))) for each in held]
 
@@ -266,7 +269,7 @@ def longest(kind: type[routers.E2] = routers.E2, theorem: Theorem = e2.P_E2_1) -
 
 @v.sampled(e2.P_E2_6, histories)
 def hygiene(w: SimpleNamespace, kind: type[PrefixIndex] = PrefixIndex) -> v.Shown:
-    """Every worker evicts all it has, a part at a time."""
+    """Let every worker evict all it has, a part at a time."""
     index, held = index_of(w.told), held_by(w.told)
     closed = all(prefix[:-1] in each for each in held for prefix in each if len(prefix) > 1)
     freed = leaves = True
@@ -288,7 +291,7 @@ def claims() -> tuple[v.ArithmeticClaim | v.SampledClaim, ...]:
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """What a reader may expect of E2, and is false as printed."""
+    """Return what a reader may expect of E2, and is false as printed."""
     node = [["holds", [0, 0], 0, 0], ["holds", [0, 0, 1], 1, 0]]
     gone = [["holds", [0, 1], 0, 0], ["evicted", [0, 1], 0, 0]]
     return (
@@ -345,7 +348,7 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
 
 @v.arithmetic(e2.F_E2_2, ("busy", "idle", "c", "n"), *v.at_least(0, "busy", "idle", "c", "n"))
 def _least_total(w: SimpleNamespace) -> v.Shown:
-    """Two workers, of which the busy one has c of a prompt's n tokens cached, a token costing 1."""
+    """Return two workers, of which the busy one has c of a prompt's n tokens cached, a token costing 1."""
     costs = [w.busy + w.n - w.c, w.idle + w.n]
     if not e2.exploits(w.c, w.n, routers.E2().exploit_percent):
         return {}
@@ -354,13 +357,13 @@ def _least_total(w: SimpleNamespace) -> v.Shown:
 
 
 def _a_worker_holds(w: SimpleNamespace) -> v.Shown:
-    """What the tree matches, which is what the printed test counts, against what any worker holds."""
+    """Return what the tree matches, which is what the printed test counts, against what any worker holds."""
     matched = index_of(w.told).match(prompt_of(w.prompt)).blocks
     return {"a worker holds what is matched": matched <= len(w.prompt) + 1 - min(missing(w))} if matched else {}
 
 
 def _spread(kind: type[routers.E2] = routers.E2Printed) -> v.SampledClaim:
-    """Requests of so many tokens that share nothing, and the loads that they leave."""
+    """Return requests of so many tokens that share nothing, and the loads that they leave."""
 
     def shows(w: SimpleNamespace) -> v.Shown:
         router = kind(scaling="off")

@@ -21,7 +21,7 @@ from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Shown, arith
     relaxed=True,
 )
 def migration(w: SimpleNamespace, kind: Any = Llumnix) -> Shown:
-    """The source has `n` requests and `free` tokens, the target `m` and `room`.
+    """Let the source have `n` requests and `free` tokens, the target `m` and `room`.
 
     The request frees `out` at the source and takes `into` at the target.
     """
@@ -57,7 +57,7 @@ def migration(w: SimpleNamespace, kind: Any = Llumnix) -> Shown:
     relaxed=True,
 )
 def way_back(w: SimpleNamespace, kind: Any = Llumnix) -> Shown:
-    """The source has `n` requests and `free` tokens and is the freer one, the target has `m` and `room`."""
+    """Let the source, with `n` requests and `free` tokens, be the freer one, and the target have `m` and `room`."""
     return {"it is not accepted": not kind.narrows((w.free, w.n), (w.room, w.m), w.least, w.most)}
 
 
@@ -67,7 +67,7 @@ def claims() -> tuple[ArithmeticClaim, ...]:
 
 
 def _wrong(old: str, new: str) -> Any:
-    """The policy with one place of its check changed."""
+    """Return the policy with one place of its check changed."""
     return changed(Llumnix, "narrows", old, new)
 
 

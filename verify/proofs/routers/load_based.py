@@ -46,7 +46,7 @@ def _turn(router: Any, state: Any, size: Any) -> tuple[Any, Any]:
 
 
 def _spread(router: Any, count: int) -> int:
-    """How much counts of two workers differ after so many requests of one token each."""
+    """Return how much counts of two workers differ after so many requests of one token each."""
     state, queues = router.init(), [0, 0]
     for i in range(count):
         view = ClusterView(0, tuple(WorkerLoad(worker, queue, 0, queue, 9, 9) for worker, queue in enumerate(queues)))
@@ -103,7 +103,7 @@ class _NotTheLeastError(Exception):
 
 
 def _joined(kind: Any, measure: str, w: SimpleNamespace) -> int:
-    """Which of the three is chosen, where `w.chosen` says which of the shortest `min` takes."""
+    """Return which of the three is chosen, where `w.chosen` says which of the shortest `min` takes."""
 
     def least(row: tuple[WorkerLoad, ...], key: Callable[[WorkerLoad], Any]) -> WorkerLoad:
         found = row[0] if w.chosen == 0 else row[1] if w.chosen == 1 else row[2]
@@ -168,7 +168,7 @@ def _apart(w: SimpleNamespace, one: str, other: str) -> Any:
 
 
 def _of_two(kind: Any, w: SimpleNamespace) -> tuple[Any, list[Any]]:
-    """Where the request goes of `m` workers if `first` and `second` are drawn, and whom it looks at."""
+    """Return where the request goes of `m` workers if `first` and `second` are drawn, and whom it looks at."""
     drawn = iter((w.first, w.second))
     seen: list[Any] = []
 
@@ -223,7 +223,7 @@ class _AtLeast:
 
 
 def _spared(kind: Any, is_broken: Callable[[list[int], int], bool]) -> v.Shows:
-    """Which worker power of two spares of three workers, whatever it draws."""
+    """Return which worker power of two spares of three workers, whatever it draws."""
 
     def shows(w: SimpleNamespace) -> v.Shown:
         view = ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, 1, 1) for i, queue in enumerate(w.queues)))
@@ -234,7 +234,7 @@ def _spared(kind: Any, is_broken: Callable[[list[int], int], bool]) -> v.Shows:
 
 
 def _queues() -> Iterator[Mapping[str, Any]]:
-    """Three workers with up to two requests, and eight draws."""
+    """Yield three workers with up to two requests, and eight draws."""
     for queues in product(range(3), repeat=3):
         yield from ({"queues": list(queues), "drawn": drawn} for drawn in range(0, 16, 2))
 

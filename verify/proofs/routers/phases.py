@@ -21,7 +21,7 @@ from fairsched.verify.proofs.memory import books_claim
 
 
 def _fewest() -> tuple[int, int]:
-    """Two workers for prompts and one for outputs: one of the two may flip, and the other may not."""
+    """Return two workers for prompts and one for outputs: one of the two may flip, and the other may not."""
     serving = (2, 1)
     assert flips.may_flip(serving[0] - 1, 1, 1, 1)
     serving = flips.flipped(serving, 0)
@@ -105,8 +105,8 @@ def nothing_new(w: SimpleNamespace, serve: Any = flips.as_they_serve, advance: A
     Condition(lambda w: (w.next_squeezed >= 0) & (w.next_squeezed >= w.squeezed + w.service - w.less), ONE_SERVER),
 )
 def no_sooner(w: SimpleNamespace, shorter: bool = False) -> Shown:
-    """A request and the next one, `gap` later, and `less` with arrivals squeezed; what holds of the first holds of the
-    second.  With `shorter` prompts take less time at the higher rate, which nothing says."""
+    """Return a request and the next one, `gap` later, and `less` with arrivals squeezed; what holds of the first holds
+    of the second.  With `shorter` prompts take less time at the higher rate, which nothing says."""
     saved = w.service if shorter else 0
     squeezed = w.next_squeezed - saved
     return {

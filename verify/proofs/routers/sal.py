@@ -23,13 +23,13 @@ _LENGTHS = ("tokens", "step_tokens", "mean_in", "mean_out")
 
 
 def _terms(kind: Any, w: SimpleNamespace, free: Any, queued: Any, running: Any) -> Any:
-    """The load of a worker of which this is thought."""
+    """Return the load of a worker of which this is thought."""
     router = v.unchecked(kind, max_batched_tokens=w.step_tokens)
     return router.terms(w.tokens, routers.Estimate(free, queued, running), 0, (w.mean_in, w.mean_out))
 
 
 def _running(*names: str) -> tuple[v.Condition, ...]:
-    """Requests are none, or at least one: said so that it holds for real numbers too."""
+    """Suppose that running requests are none, or at least one: said so that it holds for real numbers too."""
     return tuple(v.Condition(lambda w, n=n: (getattr(w, n) == 0) | (getattr(w, n) >= 1)) for n in names)  # type: ignore[misc]
 
 
@@ -65,18 +65,18 @@ def _the_load_is_less(one: Any, other: Any) -> Mapping[str, Any]:
 
 
 def worse_in_both(kind: Any = routers.SAL) -> v.ArithmeticClaim:
-    """The other is worse in both, and no busier."""
+    """Let the other be worse in both, and no busier."""
     no_busier = v.Condition(lambda w: w.other_running <= w.running, routers.NO_BUSIER)
     return _pair(routers.P_SAL_1, kind, (_WORSE, no_busier), _the_load_is_less)
 
 
 def worse_in_both_printed(kind: Any = routers.SALPrinted) -> v.ArithmeticClaim:
-    """The other is worse in both, however many run."""
+    """Let the other be worse in both, however many run."""
     return _pair(routers.P_SAL_1_PRINTED, kind, (_WORSE,), _the_load_is_less)
 
 
 def worse_in_one(kind: Any = routers.SAL, theorem: Theorem = routers.P_SAL_TIES) -> v.ArithmeticClaim:
-    """The other is worse in one and no better in the other."""
+    """Let the other be worse in one and no better in the other."""
     conditions = (
         v.Condition(lambda w: (w.other_free <= w.free) & (w.other_queued >= w.queued)),
         v.Condition(lambda w: (w.other_free < w.free) | (w.other_queued > w.queued)),
@@ -105,7 +105,8 @@ _LOADS = tuple((f"high_{x}", f"low_{x}", f"of_{x}", f"queued_{x}", f"owed_{x}") 
 
 
 def _is_less(x: Any, y: Any) -> Any:
-    """The order of loads: by the larger term, the smaller one, the queue, the free memory; ratios by products."""
+    """Return the order of loads: by the larger term, the smaller one, the queue, the free memory; ratios by
+    products."""
     high, other_high = x[0] * y[2], y[0] * x[2]
     low, other_low = x[1] * y[2], y[1] * x[2]
     last = (x[3] < y[3]) | ((x[3] == y[3]) & (x[4] < y[4]))
@@ -113,13 +114,13 @@ def _is_less(x: Any, y: Any) -> Any:
 
 
 def _chosen(kind: Any, first: Any, second: Any) -> int:
-    """Which of two workers whose loads are these `route` sends a request to."""
+    """Return which of two workers whose loads are these `route` sends a request to."""
 
     class Given(kind):  # type: ignore[misc]
         """A router that takes loads as they are given."""
 
         def terms(self, tokens: Any, estimate: Any, steps: Any, ratio: Any) -> Any:
-            """The load itself."""
+            """Return the load itself."""
             return first if estimate.running_requests == 0 else second
 
     view = ClusterView(0, (WorkerLoad(0, 0, 0, 0, 0, 0), WorkerLoad(1, 0, 1, 0, 0, 0)))
@@ -153,7 +154,7 @@ def least(w: SimpleNamespace, kind: Any = routers.SAL) -> v.Shown:
 
 
 def between_polls(kind: Any = routers.SAL) -> v.ArithmeticClaim:
-    """What is thought of a worker, and how it is: `free` and `waiting` tokens.
+    """Return what is thought of a worker, and how it is: `free` and `waiting` tokens.
 
     At a poll, at every request that is sent, and between two of them, what is thought free and what waits is together
     no more than what is free, and what is thought queued no less than what waits.
@@ -230,7 +231,7 @@ _CODE = {"tokens": 100, "step_tokens": 1024, "mean_in": 2047, "mean_out": 27}
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """What is said of SAL."""
+    """Return what is said of SAL."""
     one = {"running": 1, "other_running": 1}
     return (
         v.RefutedClaim(

@@ -51,7 +51,7 @@ def _second_token(w: SimpleNamespace) -> v.Shown:
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """A natural claim of every paper that splits phases."""
+    """Return a natural claim of every paper that splits phases."""
     return (
         v.refuted(
             "F-SW-1",

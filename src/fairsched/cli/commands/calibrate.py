@@ -233,7 +233,7 @@ def validate(
 
 
 def _show_calibration(found: "Calibration", console: "Console") -> None:
-    """Coefficients, residuals and the scheduler's share on the terminal."""
+    """Show coefficients, residuals and the scheduler's share on the terminal."""
     latency = found.latency
     piece = latency.decode[0]
     constants = [piece.constant_ns / 1e6 for piece in latency.decode]
@@ -287,7 +287,7 @@ def _show_calibration(found: "Calibration", console: "Console") -> None:
 
 
 def _show_log_fit(found: "LogFit", console: "Console") -> None:
-    """Sentences, and observed against simulated percentiles of the half that was held out."""
+    """Show sentences, and observed against simulated percentiles of the half that was held out."""
     print_lines(console, found.sentences())
     columns = [
         Column("held-out half", kind="word"),

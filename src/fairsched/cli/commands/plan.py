@@ -18,7 +18,7 @@ EVERY = "all"
 
 
 def _attainment(text: str) -> float:
-    """A share above 0, at most 1."""
+    """Return a share above 0, at most 1."""
     return number(text, "a share above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
@@ -85,7 +85,7 @@ def plan(
 
 
 def _settings(texts: tuple[str, ...], known: list[str]) -> dict[str, dict[str, str]]:
-    """The parameters of `--set`, by router."""
+    """Return the parameters of `--set`, by router."""
     settings: dict[str, dict[str, str]] = {}
     for text in texts:
         target, equals, value = text.partition("=")

@@ -109,7 +109,7 @@ def _promise(
 
 
 def _listed() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Headings with names and what is said of each; an entry without a name goes on about the one above."""
+    """Yield headings with names and what is said of each; an entry without a name goes on about the one above."""
     entries = []
     for name, policy in LOCAL_POLICIES.items():
         promise = "promises a bound" if policy.promises_bound else "promises nothing"

@@ -80,7 +80,7 @@ def reproduce(
 
 
 def _panels(rows: "list[PanelRow]") -> "Iterator[tuple[str, int]]":
-    """The panels of the rows' papers, and how far their other lines are indented."""
+    """Yield the panels of the rows' papers, and how far their other lines are indented."""
     from fairsched.reproduce import PANELS
 
     for paper in dict.fromkeys(row.paper for row in rows if row.paper in PANELS):
@@ -89,7 +89,7 @@ def _panels(rows: "list[PanelRow]") -> "Iterator[tuple[str, int]]":
 
 
 def _row(row: "PanelRow") -> tuple[str, int]:
-    """A row and how long it takes, and how far its other lines are indented."""
+    """Return a row and how long it takes, and how far its other lines are indented."""
     took = f"{row.seeds} seeds of about {row.seconds:g} s{', quick' if row.quick else ''}"
     return f"{row.id:>4}  {row.about}  ({row.paper}, {row.panel}; {took})", 6
 
