@@ -172,7 +172,7 @@ Change = Restart | Crash | Drain | Join | LinkDown
 
 
 def checked_workers(specs: Sequence[WorkerSpec]) -> tuple[WorkerSpec, ...]:
-    """The workers; raises `ValueError` if there is none, one has no room for a request, or none does a phase."""
+    """Return the workers; raises `ValueError` if there is none, one has no room for a request, or none does a phase."""
     if not specs:
         raise ValueError(f"a cluster has at least one worker, not {len(specs)}")
     for spec in specs:
@@ -189,7 +189,8 @@ def checked_workers(specs: Sequence[WorkerSpec]) -> tuple[WorkerSpec, ...]:
 
 
 def checked_changes(changes: Sequence[Change], workers: int) -> tuple[Change, ...]:
-    """The changes in order of time; raises `ValueError` for one of a worker that is never there, or out of time."""
+    """Return the changes in order of time; raises `ValueError` for one of a worker that is never there, or out of
+    time."""
     ordered = tuple(sorted(changes, key=lambda change: change.at_ns))
     joins = sum(isinstance(change, Join) for change in ordered)
     for change in ordered:

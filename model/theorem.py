@@ -88,12 +88,12 @@ class Certificate(msgspec.Struct, frozen=True):
     version: int = CERTIFICATE_VERSION
 
     def to_json(self) -> bytes:
-        """The certificate as JSON, the same bytes for the same certificate."""
+        """Return the certificate as JSON, the same bytes for the same certificate."""
         return msgspec.json.encode(self, order="sorted")
 
     @classmethod
     def from_json(cls, raw: bytes) -> "Certificate":
-        """Reads `to_json`'s output; raises `ValueError` on anything else, a newer version included."""
+        """Read `to_json`'s output; raises `ValueError` on anything else, a newer version included."""
         try:
             certificate = msgspec.json.decode(raw, type=cls)
         except msgspec.DecodeError as error:
@@ -103,7 +103,7 @@ class Certificate(msgspec.Struct, frozen=True):
         return certificate
 
     def covers(self, theorem_id: str) -> bool:
-        """Whether the theorem of this id is among those proved."""
+        """Return whether the theorem of this id is among those proved."""
         return any(theorem.id == theorem_id for theorem in self.theorems)
 
 

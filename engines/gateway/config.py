@@ -625,7 +625,7 @@ class GatewayConfig(Settings, frozen=True):
         return groups
 
     def groups(self, client: str) -> Groups:
-        """Where a client belongs, with weights: nowhere, in an organisation, or to a user of one."""
+        """Return where a client belongs, with weights: nowhere, in an organisation, or to a user of one."""
         found = self.clients.get(client)
         if found is None:
             names = claimed_groups(client)

@@ -328,7 +328,7 @@ class _Try:
         account.failed(Failed(server, self._name, error.why, str(error), seconds, error.waited_seconds))
 
     def _left(self) -> None:
-        """The caller left: with all that it asked for, if the server said what that was."""
+        """Note that the caller left: with all that it asked for, if the server said what that was."""
         account, request_id = self._gateway.account, self._placed.request_id
         usage = None if self._reader is None or not self._streams else self._reader.usage
         if usage is not None and usage.output_tokens is not None and usage.computed_tokens is not None:

@@ -225,7 +225,7 @@ class UsageStore(StateStore):
 
 
 def _follow(calls: dict[int, _Call], event: ev.Event) -> None:
-    """The open calls after an event."""
+    """Follow an event with the open calls."""
     match event:
         case ev.Arrived(request=request):
             calls[request.id] = _Call(request.id, request.client, request.prompt_tokens, 0)

@@ -64,7 +64,7 @@ class Answers:
         self._calling = False
 
     def take(self, tokens: dict[int, int]) -> list[int]:
-        """Requests produced tokens, one each; returns those that stop there, in order of their ids."""
+        """Take note of requests that produced one token each; returns those that stop there, in order of their ids."""
         stopping, answers = [], self.open
         for request_id, token in tokens.items():
             answer = answers[request_id]
@@ -83,7 +83,7 @@ class Answers:
                 answer.cached_tokens = event.cached_prefix_tokens
 
     def end(self, event: End) -> None:
-        """The request ended."""
+        """End the request."""
         answer = self.open.pop(event.request_id)
         answer.outcome = OUTCOMES[type(event)]
         if isinstance(event, Rejected):

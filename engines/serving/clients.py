@@ -122,7 +122,7 @@ class _Seats:
     idle: OrderedDict[str, int] = attrs.field(factory=OrderedDict)
 
     def leave(self, program: str) -> None:
-        """The program is over."""
+        """End the program."""
         seat = self.seat.pop(program)
         del self.calls[program]
         self.programs[seat] -= 1
@@ -178,7 +178,7 @@ class ProgramSeats:
         return len(self._clients[client].programs) if client in self._clients else 0
 
     def end(self, client: str, program: str, now_ns: int) -> None:
-        """A call that began has ended; times do not run backwards."""
+        """End a call that has begun; times do not run backwards."""
         seats = self._clients[client]
         seats.calls[program] -= 1
         if not seats.calls[program]:

@@ -46,14 +46,14 @@ class Executor(Protocol):
     def submit(
         self, request_id: int, prompt_ids: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()
     ) -> None:
-        """A request's tokens, before its first event.  Raises `ValueError` for a token outside the vocabulary.
+        """Submit a request's tokens, before its first event.  Raises `ValueError` for a token outside the vocabulary.
 
         `generated` are the output tokens that it has already, from an executor before this one.
         """
 
     def follow(self, events: Sequence[Event]) -> None:
-        """What happened to the worker: admissions take memory, ends, preemptions and evictions free it, and a request
-        that is paused keeps it."""
+        """Follow what happened to the worker: admissions take memory, ends, preemptions and evictions free it, and a
+        request that is paused keeps it."""
 
     def execute(self, plan: StepPlan) -> dict[int, int]:
         """Compute one step: each chunk of the plan and, with `decode`, one token for every request that decodes and is

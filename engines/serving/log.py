@@ -46,13 +46,13 @@ class EventLog(Protocol):
     """Where a live engine writes what happens."""
 
     def define_client(self, client: Client) -> None:
-        """The next client."""
+        """Make the next client."""
 
     def define_request(self, job: Job) -> None:
-        """The next request; its `output_tokens` are those that it produces unless it stops earlier."""
+        """Define the next request; its `output_tokens` are those that it produces unless it stops earlier."""
 
     def record(self, events: list[Event]) -> None:
-        """The events of a transition."""
+        """Record the events of a transition."""
 
 
 class EventBus:

@@ -114,7 +114,8 @@ class Engine:
     # --- callers ----------------------------------------------------------------------------------------------------
 
     def request(self, client: str, prompt_ids: Sequence[int], max_output_tokens: int, **labels: Any) -> Request:
-        """A request of a client by name, to be submitted; `labels` are further fields (priority, session, ...)."""
+        """Return a request of a client by name, to be submitted; `labels` are further fields (priority, session,
+        ...)."""
         if client not in self.clients:
             self._put(self.clients.changed(client, 1))
         number = self.clients[client].id
@@ -209,7 +210,7 @@ class Engine:
         generated: Sequence[int],
         on_token: Callable[[int], None] | None = None,
     ) -> None:
-        """A request has come with the KV of all that it has, for which memory was reserved; it waits for admission.
+        """Receive a request with the KV of all that it has, for which memory was reserved; it waits for admission.
 
         With its own KV still here (`kv` empty) it goes on where it is.  KV that cannot be this request's rejects it.
         """
@@ -237,7 +238,8 @@ class Engine:
             self._publish(events)
 
     def migrate(self, request_id: int, with_kv: bool) -> None:
-        """A request leaves for another worker: its KV stays until `send` and `free`, if it has any and it is to move.
+        """Let a request leave for another worker: its KV stays until `send` and `free`, if it has any and it is to
+        move.
 
         One that is not here (any more) is left alone.
         """
@@ -291,7 +293,7 @@ class Engine:
     def replace_policy(
         self, policy: AnyLocalPolicy, state: object = None, certificate: Certificate | Path | None = None
     ) -> None:
-        """Another policy decides from the next step on, with `state`; with None it is told what waits and runs.
+        """Let another policy decide from the next step on, with `state`; with None it is told what waits and runs.
 
         An engine that serves certified policies only needs a `certificate` of this one too.
         """
@@ -366,7 +368,7 @@ class Engine:
                 pass
 
     def _make_way(self) -> bool:
-        """Where nothing could be done, a request whose KV keeps all others out leaves without it, and is placed anew;
+        """Let a request whose KV keeps all others out leave without it, where nothing could be done, to be placed anew;
         whether there was any."""
         request_id = self.exchange.in_the_way(self.state)
         if request_id is None:

@@ -56,11 +56,11 @@ class UsedIds:
         return (request_id < self.next or request_id in self._above) and request_id not in self._away
 
     def leave(self, request_id: int) -> None:
-        """The request went elsewhere, and may come back under its id."""
+        """Let the request go elsewhere, from where it may come back under its id."""
         self._away.add(request_id)
 
     def skip_to(self, next_id: int) -> None:
-        """All ids below this one count as used: the caller will not use them here."""
+        """Count all ids below this one as used: the caller will not use them here."""
         if next_id > self.next:
             self.next = next_id
             self._above = {request_id for request_id in self._above if request_id >= next_id}

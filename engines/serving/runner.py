@@ -53,8 +53,8 @@ class Runner:
         generated: Sequence[int] = (),
         kv: bytes = b"",
     ) -> None:
-        """A request's tokens, and the KV that came with it; raises `ValueError` for tokens that are none, and for what
-        cannot be its KV."""
+        """Submit a request's tokens, and the KV that came with it; raises `ValueError` for tokens that are none, and
+        for what cannot be its KV."""
         self._call(lambda executor: executor.submit(request_id, prompt_ids, sampling, generated), ValueError)
         if kv:
             self._call(lambda executor: _moving(executor).import_kv(request_id, kv), ValueError)
@@ -64,7 +64,7 @@ class Runner:
         return self._call(lambda executor: _moving(executor).export_kv(request_id))
 
     def follow(self, events: list[Event]) -> None:
-        """What happened."""
+        """Follow what happened."""
         self._call(lambda executor: executor.follow(events))
 
     def execute(self, plan: StepPlan, state: WorkerState) -> dict[int, int] | None:
@@ -82,7 +82,7 @@ class Runner:
         return None
 
     def drop(self) -> None:
-        """What failed is closed, and its memory is gone."""
+        """Close what failed, whose memory is gone."""
         _log.error("the executor failed: %r", self.failure)
         self.failures += 1
         failed, self._executor = self._executor, None
@@ -93,7 +93,7 @@ class Runner:
             _log.exception("the executor that failed cannot be closed")
 
     def restart(self, state: WorkerState, answers: Iterable[Answer], now_ns: int) -> None:
-        """Another executor, if one can be made, is told what waits."""
+        """Tell another executor, if one can be made, what waits."""
         if self._make is None:
             return
         try:
@@ -106,7 +106,7 @@ class Runner:
             self.enter(state, answers, now_ns)
 
     def enter(self, state: WorkerState, answers: Iterable[Answer], now_ns: int) -> None:
-        """The executor learns what waits, with the tokens that it had produced elsewhere."""
+        """Tell the executor what waits, with the tokens that it had produced elsewhere."""
         try:
             assert self._executor is not None
             for answer in answers:
@@ -205,12 +205,12 @@ class KvExchange:
         return kv
 
     def free(self, state: WorkerState, request_id: int) -> WorkerState:
-        """The KV of a staged request is somewhere else, or needed no more."""
+        """Free the KV of a staged request, which is somewhere else or needed no more."""
         self.kept.pop(request_id, None)
         return transitions.sent(state, request_id) if request_id in state.transit.outgoing else state
 
     def lose(self, state: WorkerState) -> Callable[[WorkerState], WorkerState]:
-        """The executor's memory is gone: staged requests are lost, and what is to come has its memory again.
+        """Lose the executor's memory: staged requests are lost, and what is to come has its memory again.
 
         Returns what to make of the state that has lost its memory.
         """
@@ -243,7 +243,7 @@ class KvExchange:
 
 
 def goes_on(state: WorkerState, request_id: int) -> WorkerState:
-    """A request that was to leave with its first token stays, since that token is its last."""
+    """Keep a request that was to leave with its first token, since that token is its last."""
     run = state.running[request_id]
     if not run.waiting.prefill_only:
         return state

@@ -100,7 +100,7 @@ class AsyncStream(_Tokens):
         self._items: asyncio.Queue[Item] = asyncio.Queue()
 
     def put(self, item: Item) -> None:
-        """Raises if the caller's loop is gone, and then the request is cancelled."""
+        """Put it, or raise if the caller's loop is gone, and then the request is cancelled."""
         self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
     def __aiter__(self) -> "AsyncStream":

@@ -341,7 +341,7 @@ class Dispatcher:
         return self._moved_ns.get(request_id) != self._loop.now_ns and self._can_reach(plan)
 
     def _can_reach(self, plan: Migration) -> bool:
-        """Whether the target takes requests, and could hold this one and what is to be reserved for it."""
+        """Return whether the target takes requests, and could hold this one and what is to be reserved for it."""
         workers = self._pool.workers
         if not 0 <= plan.target < len(workers) or plan.reserved_output_tokens < 0:
             return False
@@ -359,7 +359,7 @@ class Dispatcher:
         return self._pool.workers[self._pool.cluster.moves[request_id].source if number == ev.NOWHERE else number]
 
     def _known(self, worker: SimulatedWorker, request_id: int) -> Waiting:
-        """What a worker knows of a request, wherever that is."""
+        """Return what a worker knows of a request, wherever that is."""
         state = worker.state
         waiting = state.queue.get(request_id)
         if waiting is not None:
@@ -368,7 +368,8 @@ class Dispatcher:
         return state.transit.outgoing[request_id].waiting if running is None else running.waiting
 
     def _handed_over(self, worker: SimulatedWorker, request_id: int, prefill_ns: int, last_tokens: int) -> None:
-        """A request that was dispatched for its prefill alone has its first token: send it where the policy said."""
+        """Hand over a request that was dispatched for its prefill alone and has its first token: send it where the
+        policy said."""
         kv_tokens = worker.state.transit.outgoing[request_id].waiting.kv_tokens
         move = self._pool.cluster.moves.get(request_id)
         takes = False
@@ -452,12 +453,12 @@ class Dispatcher:
             self._do(cluster.grant(state, request_id, tokens, self._loop.now_ns))
 
     def _is_there(self, move: Move) -> bool:
-        """Whether there will be KV to send: a request whose only token is about to come is over."""
+        """Return whether there will be KV to send: a request whose only token is about to come is over."""
         state, request_id = self._pool.workers[move.source].state, move.request_id
         return any(request_id in place for place in (state.queue, state.running, state.transit.outgoing))
 
     def _kv_tokens(self, move: Move) -> int:
-        """Tokens of KV that are sent, or will be."""
+        """Return tokens of KV that are sent, or will be."""
         if move.is_staged:
             return move.kv_tokens
         source = self._pool.workers[move.source]
@@ -501,7 +502,7 @@ class Dispatcher:
         self._loop.at(start_ns + took_ns, REQUEST_LANDS, move.request_id, move.number)
 
     def _kv_arrives(self, move: Move) -> None:
-        """The KV of a request has come: it waits at the target, and the source frees its own."""
+        """Land the KV of a request: it waits at the target, and the source frees its own."""
         request_id, pool, now_ns = move.request_id, self._pool, self._loop.now_ns
         target, waiting = pool.workers[move.target], self._known(pool.workers[move.source], request_id)
         pool.cluster = cluster.pass_on(pool.cluster, request_id)

@@ -22,10 +22,10 @@ class Prediction(ABC):
 
     @abstractmethod
     def of(self, job: Job) -> int | None:
-        """What is predicted of a request that comes now: 1 to its declared limit, None for nothing."""
+        """Return what is predicted of a request that comes now: 1 to its declared limit, None for nothing."""
 
     def finished(self, job: Job) -> None:  # noqa: B027  Most learn nothing.
-        """The request has finished, and from now on its output is known."""
+        """Note that the request has finished, and its output is known."""
 
 
 @attrs.frozen
@@ -35,7 +35,7 @@ class Predictor(ABC):
     name: ClassVar[str]
 
     def start(self) -> Prediction:
-        """The predictor as it is before anything happened: itself if it learns nothing."""
+        """Return the predictor as it is before anything happened: itself if it learns nothing."""
         assert isinstance(self, Prediction)
         return self
 
@@ -141,7 +141,7 @@ PREDICTORS: dict[str, type[Predictor]] = {kind.name: kind for kind in (Oracle, B
 
 
 def predictor(name: str, params: Mapping[str, str] | None = None) -> Predictor:
-    """The predictor of that name, with parameters set from text.
+    """Return the predictor of that name, with parameters set from text.
 
     Raises `WorkloadError` for a name or parameter that is not there, and for a value that it cannot have.
     """

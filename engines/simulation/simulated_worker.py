@@ -63,7 +63,7 @@ TOKENS = (ev.Decoded, ev.Finished, ev.Migrated)
 
 
 def last_tokens(state: WorkerState, plan: StepPlan) -> dict[int, Running]:
-    """Requests of a step through a pipeline whose last token it makes, as requests that go on.
+    """Return requests of a step through a pipeline whose last token it makes, as requests that go on.
 
     So they keep memory and pins until that token has left the last stage.
     """
@@ -77,7 +77,7 @@ def last_tokens(state: WorkerState, plan: StepPlan) -> dict[int, Running]:
 
 
 def ending(event: ev.Event, last: Mapping[int, Running]) -> ev.Event:
-    """What it is to leave the batch with the last token: the end."""
+    """Return what it is to leave the batch with the last token: the end."""
     if not isinstance(event, ev.Migrated) or event.request_id not in last:
         return event
     return ev.Finished(event.time_ns, event.worker, event.request_id, event.client, event.generated_tokens)
@@ -199,7 +199,8 @@ class SimulatedWorker:
         return now_ns + self.latency.decode_run_ns(state.decoding, state.context, steps)
 
     def _overlaps(self, plan: StepPlan) -> bool:
-        """Whether the next step may begin when this one leaves the first stage: it computes prompts, for others."""
+        """Return whether the next step may begin when this one leaves the first stage: it computes prompts, for
+        others."""
         running = self.state.running
         return not self.state.decoding and all(running[i].waiting.prefill_only for i, _ in plan.chunks)
 

@@ -193,8 +193,8 @@ def _runs(
     settings: Settings,
     predictors: Sequence[Predictor | None],
 ) -> Iterator[RunSpec]:
-    """Every policy with every combination of its parameter values, behind every router, with every predictor, at every
-    rate."""
+    """Yield every policy with every combination of its parameter values, behind every router, with every predictor, at
+    every rate."""
     chosen = [name_of(each) for each in (*policies, *routers)]
     for name in settings:
         if name not in chosen:
@@ -207,13 +207,13 @@ def _runs(
 
 
 def _choices(settings: Settings, policy: str | AnyLocalPolicy | AnyClusterPolicy) -> list[dict[str, object]]:
-    """Every combination of the parameter values that were given to a policy or router."""
+    """Return every combination of the parameter values that were given to a policy or router."""
     given = settings.get(name_of(policy), {})
     return [dict(zip(given, values, strict=True)) for values in product(*given.values())]
 
 
 def _log_name(place: int, run: RunSpec) -> str:
-    """A file of its own for each run, in the order of the table."""
+    """Return a file of its own for each run, in the order of the table."""
     params = "".join(f"-{key}={value}" for key, value in run.params.items())
     name = f"{place + 1:02}-{run.name}-{run.router_title}{params}"
     return re.sub(r"[^A-Za-z0-9=._-]", "_", name) + ".jsonl"
@@ -237,7 +237,7 @@ def _info(workload: Workload, cluster: Cluster, run: RunSpec) -> RunInfo:
 def _facts(
     workloads: Mapping[float, Workload], cluster: Cluster, runs: Sequence[RunSpec], complete: bool
 ) -> dict[str, object]:
-    """What a report says of the workload (at the first rate) and of the workers."""
+    """Return what a report says of the workload (at the first rate) and of the workers."""
     scale, workload = next(iter(workloads.items()))
     facts = trace_info(workload)
     if len(workloads) > 1:

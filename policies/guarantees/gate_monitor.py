@@ -75,7 +75,8 @@ class GateMonitor:
         return frozenset(self._handlers)
 
     def observe(self, event: events.Event) -> str | None:
-        """Why this event is an admission that the gate had not let in, or a step of a request that it had paused."""
+        """Return why this event is an admission that the gate had not let in, or a step of a request that it had
+        paused."""
         handler = self._handlers.get(type(event))
         if handler is None:
             return None
@@ -91,7 +92,7 @@ class GateMonitor:
         self._waiting[client] = self._waiting.get(client, 0) + 1
 
     def _leave(self, client: int) -> None:
-        """One request of the client waits no more."""
+        """Count one waiting request of the client less."""
         self._waiting[client] -= 1
         if not self._waiting[client]:
             del self._waiting[client]
@@ -143,7 +144,7 @@ class GateMonitor:
             self._gate.settled(call.client, more, self._waiting)
 
     def _prefilled(self, event: events.Prefilled) -> None:
-        """The last piece of a prompt brings a token, whatever its client owes."""
+        """Give the last piece of a prompt its token, whatever its client owes."""
         if not event.remaining_tokens:
             self._first[event.client] += 1
 
@@ -152,8 +153,8 @@ class GateMonitor:
         self._gate.decoded(event.clients, event.tokens)
 
     def _decoded(self, event: events.Decoded) -> str | None:
-        """The same where clients may have to stand still: of several steps the last is the one in which one may owe
-        too much already."""
+        """Return the same where clients may have to stand still: of several steps the last is the one in which one may
+        owe too much already."""
         first, self._first = self._first, Counter()
         last = [tokens // event.steps for tokens in event.tokens]
         if event.steps > 1:
@@ -185,7 +186,7 @@ class GateMonitor:
             self._gate.settled(event.client, -event.uncomputed_tokens, self._waiting)
 
     def _worker_left(self, event: events.WorkerLeft) -> None:
-        """All leave, running requests before waiting ones, as a policy tells it to the gate."""
+        """Let all leave, running requests before waiting ones, as a policy tells it to the gate."""
         for request_id in sorted(request_id for request_id, call in self._calls.items() if not call.runs):
             self._gone(request_id)
         self._calls.clear()

@@ -89,7 +89,7 @@ class GateGuarantee(Guarantee):
         return self.gate.cautions(kv_capacity_tokens, needs) if isinstance(self.gate, gates.Cautions) else ()
 
     def promise(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None) -> Promise:
-        """The promise of the gate to these clients.
+        """Return the promise of the gate to these clients.
 
         The bound of a one-sided theorem is stated even where the configuration breaks one of its assumptions, which the
         promise names: a monitor then shows the theorem fail.  With the worker's `latency` waits are bounded in time.
@@ -136,7 +136,7 @@ class GateGuarantee(Guarantee):
         lowest: tuple[int, ...],
         groups: tuple[Groups, ...],
     ) -> Promise:
-        """The promise from a change of weights or groups on.
+        """Return the promise from a change of weights or groups on.
 
         A deficit stays between what quanta and U say now (D-change), so its bounds are those of the weights now.  A
         counter remembers the dearest price that a client ever paid (V-change): its gap is bounded by that of the lowest
@@ -155,12 +155,13 @@ class GateGuarantee(Guarantee):
         return attrs.evolve(promise, gap_bound=bound, lag_bound=None, gap_theorems=(gates.V_CHANGE.id,))
 
     def gate_monitor(self) -> GateMonitor | None:
-        """A monitor of the gate's kernels; None for a gate whose kernels are not known."""
+        """Return a monitor of the gate's kernels; None for a gate whose kernels are not known."""
         rules = gates.interpreter(self.gate)
         return None if rules is None else GateMonitor(rules, self.gate.charging, self.skips)
 
     def relation(self) -> KernelRelation | None:
-        """What holds the states of a policy to the gate's kernels; None for a gate whose kernels are not known."""
+        """Return what holds the states of a policy to the gate's kernels; None for a gate whose kernels are not
+        known."""
         rules = gates.interpreter(self.gate)
         if rules is None:
             return None
@@ -176,12 +177,12 @@ class GateGuarantee(Guarantee):
 
 
 def bound_terms(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Limits) -> tuple[gates.BoundTerms, ...]:
-    """What each client's bounds are made of; nothing where no theorem has a constant."""
+    """Return what each client's bounds are made of; nothing where no theorem has a constant."""
     return gate.bound_terms(clients, limits) if isinstance(gate, gates.BoundedGate) else ()
 
 
 def _stated(theorem: th.Theorem, limits: Limits) -> th.Theorem:
-    """The theorem with the assumption that stands for MemReserve where outputs are not reserved."""
+    """Return the theorem with the assumption that stands for MemReserve where outputs are not reserved."""
     if limits.outputs_reserved or th.MEM_RESERVE not in theorem.assumptions:
         return theorem
     swapped = tuple(th.OUTPUTS_BOUNDED if each == th.MEM_RESERVE else each for each in theorem.assumptions)
@@ -189,8 +190,8 @@ def _stated(theorem: th.Theorem, limits: Limits) -> th.Theorem:
 
 
 def _lag_bound(gate: gates.AnyGate, terms: tuple[gates.BoundTerms, ...]) -> int | None:
-    """The largest bound of the gate's one-sided theorem for any two clients; None if it has none for them all, as of
-    clients whose quanta differ."""
+    """Return the largest bound of the gate's one-sided theorem for any two clients; None if it has none for them all,
+    as of clients whose quanta differ."""
     theorem = next((each for each in gate.theorems if each.id in ONE_SIDED), None)
     if theorem is None or theorem.bound_cost is None or len(terms) < 2:
         return None
@@ -215,7 +216,7 @@ def _clients(weights: tuple[int, ...], groups: tuple[Groups, ...]) -> tuple[Clie
 
 
 def wait_bound_cost(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Limits) -> int | None:
-    """The most cost units that a worker charges to all while any one of the clients waits and is not let in.
+    """Return the most cost units that a worker charges to all while any one of the clients waits and is not let in.
 
     Divided by a rate it is a time.  None where the gate does not promise it (`no_wait_cost` says why).  What another
     client is given back meanwhile (B) comes on top.  O(weights squared).
@@ -226,7 +227,7 @@ def wait_bound_cost(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Li
 
 
 def no_wait_cost(gate: gates.AnyGate, limits: Limits) -> str:
-    """Why a gate does not promise how much is charged while a client waits, as a clause; "" where it does."""
+    """Return why a gate does not promise how much is charged while a client waits, as a clause; "" where it does."""
     if gates.deficit.D_A2_WEIGHTED not in gate.theorems:
         return "T-wait rests on D-A.2-weighted, which is proved of turns by quanta, and not of this gate"
     if th.REJOIN_KEEPS_DEBT in gate.broken_assumptions:

@@ -30,11 +30,11 @@ class PromisedTokens:
         """Tokens that are promised to each client's running requests."""
 
     def waits(self, request_id: int) -> bool:
-        """Whether the request is in the worker's queue."""
+        """Return whether the request is in the worker's queue."""
         return request_id in self._calls and not self._calls[request_id].kv_tokens
 
     def observe(self, event: ev.Event) -> None:
-        """The worker's next event; requests that never arrived are passed over."""
+        """Observe the worker's next event; requests that never arrived are passed over."""
         match event:
             case ev.Arrived(request=request, generated_tokens=generated):
                 self._calls[request.id] = _Call(request.client, request.max_output_tokens, generated)

@@ -29,13 +29,14 @@ class KernelRelation:
         """Why the last event is an admission that the gate had not let in, if it is one: an engine's doing."""
 
     def observe(self, event: Event) -> None:
-        """The worker's next event."""
+        """Observe the worker's next event."""
         self.refused = self._monitor.observe(event)
         self._due = self._due or type(event) in self._monitor.kinds
         self._promised.observe(event)
 
     def difference(self, state: Any) -> str | None:
-        """Where the state of the policy is not the one that the gate's kernels made of the events; None if it is."""
+        """Return where the state of the policy is not the one that the gate's kernels made of the events; None if it
+        is."""
         if not self._due:
             return None
         self._due = False
@@ -43,7 +44,8 @@ class KernelRelation:
         return found if found is not None or self._cap is None else self._over(state.gate)
 
     def _over(self, state: Any) -> str | None:
-        """Where what is in flight of a client, or of its organisation, is not what its requests were promised."""
+        """Return where what is in flight of a client, or of its organisation, is not what its requests were
+        promised."""
         kept, top = _in_flight(self._gate, state)
         made = [0] * len(kept)
         for client, kv_tokens in self._promised.in_flight.items():
@@ -55,7 +57,7 @@ class KernelRelation:
 
 
 def _in_flight(gate: AnyGate, state: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """What is in flight, and where what counts under the cap of each client stands there."""
+    """Return what is in flight, and where what counts under the cap of each client stands there."""
     if not isinstance(gate, HierarchicalGate):
         kept: list[int] = state.in_flight.tolist()
         return kept, range(len(kept))

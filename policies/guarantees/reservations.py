@@ -38,7 +38,7 @@ class _LastOutputs:
         self._usual = array("q")
 
     def append(self, key: int, output_tokens: int) -> None:
-        """One more request of the key ended."""
+        """Append one more request of the key that ended."""
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = len(self._ended)
@@ -85,7 +85,7 @@ class Reservations:
         return self._payers.get(client, client)
 
     def learn(self, client: int, output_tokens: int) -> None:
-        """A request of the client ended after so many outputs."""
+        """Learn from a request of the client that ended after so many outputs."""
         for each in (self.payer(client), _ALL):
             self._last.append(each, output_tokens)
 

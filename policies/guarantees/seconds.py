@@ -101,19 +101,19 @@ class Pace:
 
 
 def pace_on(line: Performance, context_tokens: int, step_tokens: int, running_max: int, least: int) -> Pace:
-    """The pace of a worker whose steps are no longer than a line says, for requests of so many tokens."""
+    """Return the pace of a worker whose steps are no longer than a line says, for requests of so many tokens."""
     constant_ns = max(line.prefill_constant_ns, line.decode_constant_ns)
     row_ns = line.request_ns + line.context_token_ns * context_tokens
     return Pace(constant_ns, line.prefill_token_ns, row_ns, step_tokens, running_max, least)
 
 
 def step_ns_max(pace: Pace, tokens: int, rows: int) -> int:
-    """The longest step that computes so many tokens of prompts and decodes so many requests."""
+    """Return the longest step that computes so many tokens of prompts and decodes so many requests."""
     return pace.constant_ns + pace.token_ns * tokens + pace.row_ns * rows
 
 
 def least_batch(memory_tokens: int, context_tokens: int, running_max: int) -> int:
-    """How many requests run at least where one more, of at most `context_tokens`, finds no room.
+    """Return how many requests run at least where one more, of at most `context_tokens`, finds no room.
 
     >>> least_batch(132_000, 9_216, 256), least_batch(1_000, 1_000, 256)
     (14, 1)
@@ -122,23 +122,23 @@ def least_batch(memory_tokens: int, context_tokens: int, running_max: int) -> in
 
 
 def output_ns(pace: Pace) -> int:
-    """The most time that an output token takes while a client waits, its share of the step included."""
+    """Return the most time that an output token takes while a client waits, its share of the step included."""
     return pace.row_ns - (-pace.constant_ns // pace.least)
 
 
 def input_ns(pace: Pace) -> int:
-    """The most time that a token of a prompt takes while a client waits, its share of the step included."""
+    """Return the most time that a token of a prompt takes while a client waits, its share of the step included."""
     return pace.token_ns - (-pace.constant_ns // pace.step_tokens)
 
 
 def begun_tokens(pace: Pace, prompt_tokens_max: int) -> int:
-    """The most tokens of prompts that are charged and not computed: a request enters only into a step that computes all
-    others before it."""
+    """Return the most tokens of prompts that are charged and not computed: a request enters only into a step that
+    computes all others before it."""
     return pace.step_tokens - 1 + prompt_tokens_max
 
 
 def worker_curve(pace: Pace, rates: Rates, prompt_tokens_max: int) -> ServiceCurve:
-    """What a worker charges at least while a client waits there and is not let in.
+    """Return what a worker charges at least while a client waits there and is not let in.
 
     The delay is for the step under way when it begins to wait, and for prompts that were charged before that.
     """
@@ -149,7 +149,7 @@ def worker_curve(pace: Pace, rates: Rates, prompt_tokens_max: int) -> ServiceCur
 
 
 def prefill_steps(extend_tokens: int, step_tokens: int, running_max: int) -> int:
-    """The most steps from an admission to its first token.
+    """Return the most steps from an admission to its first token.
 
     >>> prefill_steps(1, 2_048, 256), prefill_steps(2_048, 2_048, 256)
     (1, 3)
@@ -158,7 +158,7 @@ def prefill_steps(extend_tokens: int, step_tokens: int, running_max: int) -> int
 
 
 def longest_step_ns(pace: Pace) -> int:
-    """The longest step of all."""
+    """Return the longest step of all."""
     return step_ns_max(pace, pace.step_tokens, 0) + max(pace.row_ns - pace.token_ns, 0) * pace.running
 
 
@@ -191,24 +191,25 @@ class WorstWait:
         return self.curve.time_ns(self.cost)
 
     def prefill_ns(self, extend_tokens: int) -> int:
-        """From an admission to the first token of a request with so many tokens to compute."""
+        """Return the time from an admission to the first token of a request with so many tokens to compute."""
         return prefill_steps(extend_tokens, self.pace.step_tokens, self.pace.running) * longest_step_ns(self.pace)
 
     def first_token_ns(self, extend_tokens: int | None = None) -> int:
-        """From the beginning of a wait to the first token of the request that ends it (None: of the longest prompt)."""
+        """Return the time from the beginning of a wait to the first token of the request that ends it (None: of the
+        longest prompt)."""
         return self.admission_ns + self.prefill_ns(self.prompt_tokens_max if extend_tokens is None else extend_tokens)
 
     def decode_ns(self, output_tokens: int) -> int:
-        """From the first token of a request with so many output tokens to the last."""
+        """Return the time from the first token of a request with so many output tokens to the last."""
         return (output_tokens - 1) * longest_step_ns(self.pace)
 
     def completion_ns(self, extend_tokens: int | None = None, output_tokens: int | None = None) -> int:
-        """From the beginning of a wait to the end of the request that ends it (None: the longest)."""
+        """Return the time from the beginning of a wait to the end of the request that ends it (None: the longest)."""
         outputs = self.output_tokens_max if output_tokens is None else output_tokens
         return self.first_token_ns(extend_tokens) + self.decode_ns(outputs)
 
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """What the time to the last token of the longest request is made of, in nanoseconds."""
+        """Return what the time to the last token of the longest request is made of, in nanoseconds."""
         turns_ns = self.curve.time_ns(self.turns_cost) - self.curve.delay_ns
         return (
             ("gate: turns of other clients", turns_ns),
@@ -220,7 +221,8 @@ class WorstWait:
 
 
 def pace_of(latency: LatencyModel, limits: Limits, step_tokens: int, memory_tokens: int | None = None) -> Pace | None:
-    """The steps of a worker; None if decoding alone may spend the budget of a step, so that prompts wait for ever.
+    """Return the steps of a worker; None if decoding alone may spend the budget of a step, so that prompts wait for
+    ever.
 
     `memory_tokens` is what requests share that find no room (None: nothing is known of it, and one may run alone).
     """
@@ -233,13 +235,14 @@ def pace_of(latency: LatencyModel, limits: Limits, step_tokens: int, memory_toke
 
 
 def turns_cost(quantum_f: int, charge_max_f: int, quantum_g: int) -> int:
-    """What g may be charged in turns while f waits: two quanta, and one for each round in which f's debt is paid."""
+    """Return what g may be charged in turns while f waits: two quanta, and one for each round in which f's debt is
+    paid."""
     return 2 * quantum_g + quantum_g * (charge_max_f - 1) // quantum_f
 
 
 def wait_costs(terms: tuple[BoundTerms, ...]) -> tuple[int, int]:
-    """What is charged while a client waits, for the client that fares worst: in turns of others, and for what is in
-    flight at their end (D-A.2-weighted with every term at its largest).  O(kinds of clients squared)."""
+    """Return what is charged while a client waits, for the client that fares worst: in turns of others, and for what is
+    in flight at their end (D-A.2-weighted with every term at its largest).  O(kinds of clients squared)."""
     kinds = Counter(terms)
     turns = [
         sum((count - (g == f)) * turns_cost(f.quantum, f.charge_max, g.quantum) for g, count in kinds.items())

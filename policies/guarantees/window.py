@@ -35,18 +35,19 @@ class WindowTerms:
 
 
 def held_tokens(prompt_tokens: int, output_tokens: int) -> int:
-    """Tokens of the window that a call takes with so many outputs reserved."""
+    """Return tokens of the window that a call takes with so many outputs reserved."""
     return prompt_tokens + output_tokens
 
 
 def charged_at_once(prompt_tokens: int) -> int:
-    """What of an estimated prompt is charged when it is forwarded: half, so that the truth seldom takes some back."""
+    """Return what of an estimated prompt is charged when it is forwarded: half, so that the truth seldom takes some
+    back."""
     return (prompt_tokens + 1) // 2
 
 
 def reserved_outputs(predicted: int, declared: int, unreserved_left: int) -> int:
-    """Outputs that a call reserves when it is let in: what is predicted, and all that its client may not leave
-    unreserved.
+    """Return the outputs that a call reserves when it is let in: what is predicted, and all that its client may not
+    leave unreserved.
 
     >>> reserved_outputs(100, 3990, 4000), reserved_outputs(100, 3990, 110)
     (100, 3880)
@@ -55,7 +56,7 @@ def reserved_outputs(predicted: int, declared: int, unreserved_left: int) -> int
 
 
 def grown_outputs(reserved: int, produced: int, declared: int) -> int:
-    """Outputs that a call has reserved when so many have come."""
+    """Return the outputs that a call has reserved when so many have come."""
     return min(max(reserved, produced), declared)
 
 
@@ -65,7 +66,7 @@ def hold_units(token_ns: int, hold_ns: int) -> int:
 
 
 def hold_units_max(tokens: int, call_ns: int, hold_ns: int) -> int:
-    """Most output tokens that calls are charged for holding so many tokens, each for `call_ns` at most.
+    """Return most output tokens that calls are charged for holding so many tokens, each for `call_ns` at most.
 
     >>> hold_units_max(8000, 600, 60)
     80000
@@ -87,7 +88,7 @@ def charge_max_window(rates: Rates, window_tokens: int, unreserved_tokens: int =
 
 
 def window_limits(guarantee: Guarantee, window_tokens: int, terms: WindowTerms) -> Limits:
-    """What bounds rest on in windows of `window_tokens` together; `terms` name A."""
+    """Return what bounds rest on in windows of `window_tokens` together; `terms` name A."""
     unreserved = terms.unreserved_tokens
     if unreserved is None:
         raise ValueError("unreserved_tokens: a window's limits need a number")

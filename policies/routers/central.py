@@ -96,7 +96,8 @@ class Room:
         return any(self.places[w] > 0 < self.tokens[w] for w in self.places)
 
     def best(self, head: Head, match_percent_min: int) -> tuple[int, int] | None:
-        """The worker with room for the request that holds most of it, then with most room, and how much it caches.
+        """Return the worker with room for the request that holds most of it, then with most room, and how much it
+        caches.
 
         Less than so much of the prompt is no reason to go anywhere.
         """
@@ -156,13 +157,14 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         return self.round_trip_us * 1_000
 
     def answer_ns(self, state: CentralState, load: WorkerLoad) -> int:
-        """How long the scheduler works on a worker's question: it looks at what waits, if that worker has room."""
+        """Return how long the scheduler works on a worker's question: it looks at what waits, if that worker has
+        room."""
         if not Room((load,), state.kept_free, self.max_running).any:
             return 0
         return self.look_ns * self.looked_at(state)
 
     def looked_at(self, state: CentralState) -> int:
-        """How many waiting requests a pass looks at."""
+        """Return how many waiting requests a pass looks at."""
         return sum(min(len(queue), self.lookahead) for queue in state.waiting.values())
 
     def init(self) -> CentralState:
@@ -172,7 +174,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def decide(self, state: CentralState, view: ClusterView) -> tuple[ClusterPlan, CentralState]:
-        """DLPM's pass over the waiting requests, with all workers' room."""
+        """Decide by DLPM's pass over the waiting requests, with all workers' room."""
         room = Room(view.workers, state.kept_free, self.max_running)
         if not state.waiting or not room.any:
             return ClusterPlan(), state
@@ -200,12 +202,12 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         return ClusterPlan(tuple(dispatches)), replace(state, gate=self.gate.after(state.gate, turn))
 
     def _head(self, state: CentralState, requests: tuple[Request, ...]) -> Head:
-        """Of the oldest, the one of which most is cached somewhere."""
+        """Return of the oldest the one of which most is cached somewhere."""
         heads = (Head(request, state.index.match(request.prompt)) for request in requests[: self.lookahead])
         return max(heads, key=lambda head: head.score)
 
     def _sent(self, state: CentralState, request: Request, worker: int, cached: int, room: Room) -> CentralState:
-        """The state in which the request was sent."""
+        """Return the state in which the request was sent."""
         extend = request.prompt.tokens - cached
         kept = extend + request.max_output_tokens
         load = room.take(worker, kept)
@@ -252,8 +254,8 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         return replace(state, gate=gate, waiting=state.waiting.set(request.client, (*queue, request)))
 
     def _admitted(self, state: CentralState, event: ev.Admitted) -> CentralState:
-        """What was kept free is taken, and what was computed otherwise than planned is charged, or all of it if it is
-        computed again."""
+        """Take what was kept free, and charge what was computed otherwise than planned, or all of it if it is computed
+        again."""
         sent = state.sent[event.request_id]
         planned = sent.extend_tokens if sent.kv_tokens else 0
         state = self._settled(_released(state, sent), event.client, event.extend_tokens - planned)
@@ -263,7 +265,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         return replace(state, gate=self.gate.settled(state.gate, client, extend_tokens, NO_HEADS))
 
     def _gone(self, state: CentralState, request_id: int, client: int) -> CentralState:
-        """A request is over, or back: what it was charged and never entered with is given back."""
+        """Forget a request that is over, or back: what it was charged and never entered with is given back."""
         sent = state.sent.get(request_id)
         if sent is None:
             queue = state.waiting.get(client, ())
@@ -274,7 +276,7 @@ class CentralDLPM(ClusterPolicy[CentralState]):
         return replace(state, sent=state.sent.delete(request_id))
 
     def _without(self, state: CentralState, event: ev.WorkerLeft | ev.WorkerJoined) -> CentralState:
-        """What was sent there comes again by itself."""
+        """Forget what was sent there, since it comes again by itself."""
         for request_id in sorted(i for i, sent in state.sent.items() if sent.worker == event.worker):
             state = self._gone(state, request_id, state.sent[request_id].request.client)
         return replace(state, index=followed(state.index, event))
@@ -300,7 +302,7 @@ def _unqueued(state: CentralState, request: Request) -> CentralState:
 
 
 def _released(state: CentralState, sent: CentralRequest) -> CentralState:
-    """The memory that was kept free for it is not any more."""
+    """Release the memory that was kept free for it."""
     if not sent.kv_tokens:
         return state
     left = state.kept_free[sent.worker] - sent.kv_tokens

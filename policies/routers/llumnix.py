@@ -148,7 +148,7 @@ class Llumnix(Router[LlumnixState]):
         return state
 
     def _changed(self, state: LlumnixState, request_id: int, runs: bool, least: int, now_ns: int) -> LlumnixState:
-        """The request runs or waits now.  One that is to move is no candidate, nor an unknown one."""
+        """Note that the request runs or waits now.  One that is to move is no candidate, nor an unknown one."""
         known = state.held.get(request_id)
         if known is None:
             return state
@@ -157,7 +157,7 @@ class Llumnix(Router[LlumnixState]):
         return _with(_without(state, request_id), request_id, held)
 
     def _key(self, runs: bool, tokens: int, now_ns: int) -> int | None:
-        """Where the request stands among those that may move."""
+        """Return where the request stands among those that may move."""
         if self.moves == "running":
             return tokens if runs else None
         return None if runs else now_ns
@@ -165,7 +165,7 @@ class Llumnix(Router[LlumnixState]):
     # --- what moves -------------------------------------------------------------------------------------------------
 
     def decide(self, state: LlumnixState, view: ClusterView) -> tuple[ClusterPlan, LlumnixState]:
-        """One request for each pair of workers whose gap it narrows."""
+        """Return one request for each pair of workers whose gap it narrows."""
         state = self._forgotten(state, view.now_ns)
         sources, targets = self._sides(state, view)
         migrations: list[Migration] = []
@@ -181,7 +181,8 @@ class Llumnix(Router[LlumnixState]):
 
     @staticmethod
     def narrows(source: Ratio, target: Ratio, least: int, most: int) -> bool:
-        """Whether moving a request of `least` to `most` tokens leaves the target freer, and by less than it is now.
+        """Return whether moving a request of `least` to `most` tokens leaves the target freer, and by less than it is
+        now.
 
         Free tokens may be below 0; the source has the request.
         """
@@ -219,7 +220,7 @@ class Llumnix(Router[LlumnixState]):
         return state
 
     def check(self, state: LlumnixState) -> None:
-        """Candidates are those held with a key, each at its worker; nothing that moves is one."""
+        """Check that candidates are those held with a key, each at its worker; nothing that moves is one."""
         ranked = {(held.worker, held.key, i) for i, held in state.held.items() if held.key is not None}
         listed = [(worker, key, i) for worker, those in state.candidates.items() for key, i in those]
         assert set(listed) == ranked
@@ -249,5 +250,5 @@ def _without(state: LlumnixState, request_id: int) -> LlumnixState:
 
 
 def _landed(state: LlumnixState, request_id: int) -> LlumnixState:
-    """The request is not under way any more."""
+    """Note that the request is not under way any more."""
     return replace(state, moving=state.moving.delete(request_id)) if request_id in state.moving else state

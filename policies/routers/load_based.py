@@ -198,7 +198,7 @@ class PowerOfTwo(Router[DrawState]):
 
 
 def freeness(load: WorkerLoad) -> tuple[int, int]:
-    """A worker's freeness as a ratio: free KV tokens less those that wait (may be below 0), and its requests.
+    """Return a worker's freeness as a ratio: free KV tokens less those that wait (may be below 0), and its requests.
 
     With no requests it is infinite.  Never divided: `freest` and `llumnix` multiply across.
     """
@@ -206,7 +206,7 @@ def freeness(load: WorkerLoad) -> tuple[int, int]:
 
 
 def freest(view: ClusterView) -> int:
-    """The worker with the largest freeness, one with no request before all others, the lowest id of equals.
+    """Return the worker with the largest freeness, one with no request before all others, the lowest id of equals.
 
     O(workers).
     """

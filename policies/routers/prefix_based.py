@@ -28,19 +28,19 @@ EXPIRE_AT_MOST = 16
 
 
 def shareable_blocks(index: PrefixIndex, prompt: Prompt) -> int:
-    """Blocks of the prompt that a worker will hold: none in an index whose blocks have another size."""
+    """Return blocks of the prompt that a worker will hold: none in an index whose blocks have another size."""
     if prompt.block_tokens == index.block_tokens or len(index.nodes) == 1:
         return prompt.blocks
     return 0
 
 
 def cached_tokens(prompt: Prompt, blocks: int) -> int:
-    """Tokens that need not be computed where the first `blocks` blocks are held; at least one always must be."""
+    """Return tokens that need not be computed where the first `blocks` blocks are held; at least one always must be."""
     return min(blocks, prompt.reusable_blocks) * prompt.block_tokens
 
 
 def holds(index: PrefixIndex, prompt: Prompt, blocks: int, worker: int, node: int = ROOT) -> bool:
-    """Whether the worker holds the first `blocks` blocks.
+    """Return whether the worker holds the first `blocks` blocks.
 
     O(nodes on the path) if `node` still ends where the prompt does, otherwise O(blocks) by memcmp.
     """
@@ -59,7 +59,7 @@ def holds(index: PrefixIndex, prompt: Prompt, blocks: int, worker: int, node: in
 
 
 def followed(index: PrefixIndex, event: Event, node: int = ROOT) -> PrefixIndex:
-    """The index after an event: caches filled and emptied, workers gone or come anew.
+    """Return the index after an event: caches filled and emptied, workers gone or come anew.
 
     `node` is where the prompt of the event's owner ended when it was inserted, which saves a walk if it still does.
     """
@@ -73,7 +73,7 @@ def followed(index: PrefixIndex, event: Event, node: int = ROOT) -> PrefixIndex:
 
 
 def cached(index: PrefixIndex, event: Cached, node: int = ROOT) -> PrefixIndex:
-    """The index after a worker cached a prompt; `node` is as in `followed`."""
+    """Return the index after a worker cached a prompt; `node` is as in `followed`."""
     prompt, known = event.prompt, index.nodes.get(node)
     if known is not None and known.prompt is prompt and known.held >> event.worker & 1 and known.end >= event.blocks:
         return index
@@ -84,7 +84,8 @@ def cached(index: PrefixIndex, event: Cached, node: int = ROOT) -> PrefixIndex:
 
 
 def trimmed(index: PrefixIndex, worker: int, most_tokens: int) -> PrefixIndex:
-    """The worker holds at most so many tokens: what it would evict first goes.  O(1) if it does already."""
+    """Trim what the worker holds to at most so many tokens: what it would evict first goes.  O(1) if it does
+    already."""
     excess = index.held_tokens(worker) - most_tokens
     if excess <= 0:
         return index
@@ -98,19 +99,19 @@ def trimmed(index: PrefixIndex, worker: int, most_tokens: int) -> PrefixIndex:
 
 
 def numbered(workers: Sequence[WorkerLoad]) -> bool:
-    """Whether each worker's id is its position, since ids ascend.  O(1)."""
+    """Return whether each worker's id is its position, since ids ascend.  O(1)."""
     return workers[-1].worker == len(workers) - 1
 
 
 def place(workers: Sequence[WorkerLoad], worker: int) -> int:
-    """The position of a worker that is there.  O(1) where ids are positions."""
+    """Return the position of a worker that is there.  O(1) where ids are positions."""
     if numbered(workers):
         return worker
     return next(i for i, load in enumerate(workers) if load.worker == worker)
 
 
 def mask_of(workers: Sequence[WorkerLoad]) -> int:
-    """The bit mask of these workers."""
+    """Return the bit mask of these workers."""
     if numbered(workers):
         return (1 << len(workers)) - 1
     mask = 0
@@ -204,7 +205,7 @@ class OraclePartition(Router[NoRouterState]):
 
     @classmethod
     def of(cls, requests: Iterable[Request], workers: int) -> Self:
-        """The partition of a workload over workers 0 to `workers` - 1.  O(requests log requests).
+        """Return the partition of a workload over workers 0 to `workers` - 1.  O(requests log requests).
 
         Raises `ValueError` without workers.
         """
@@ -221,7 +222,7 @@ class OraclePartition(Router[NoRouterState]):
         return cls(Map(assigned))
 
     def informed(self, requests: Sequence[Request], workers: int) -> Self:
-        """The partition of this workload."""
+        """Return the partition of this workload."""
         return type(self).of(requests, workers)
 
     def route(self, state: NoRouterState, request: Request, view: ClusterView) -> tuple[Dispatch, NoRouterState]:
@@ -232,7 +233,8 @@ class OraclePartition(Router[NoRouterState]):
 
 
 def _groups(requests: Sequence[Request]) -> list[tuple[int, list[int]]]:
-    """The ids of each group with its work in tokens, the most work first; of equals the one with the lowest id."""
+    """Return the ids of each group with its work in tokens, the most work first; of equals the one with the lowest
+    id."""
     trees: dict[int, PrefixIndex] = {}
     for request in requests:
         size = request.prompt.block_tokens
@@ -260,8 +262,8 @@ def _groups(requests: Sequence[Request]) -> list[tuple[int, list[int]]]:
 
 
 def _key_portion(index: PrefixIndex, shared: Mapping[int, int], end: int) -> tuple[int, int]:
-    """The deepest node of a prompt, which ends with `end`, that others share and that is longer than all before it, and
-    where it ends."""
+    """Return the deepest node of a prompt, which ends with `end`, that others share and that is longer than all before
+    it, and where it ends."""
     for node in index.path(end):
         one = index.nodes[node]
         if shared[node] > 1 and one.end - one.start > one.start:

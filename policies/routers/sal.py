@@ -54,20 +54,20 @@ class WindowMeans(msgspec.Struct, frozen=True):
     before: LoadSums = LoadSums()
 
     def at(self, window: int) -> "WindowMeans":
-        """The same in a later window.  O(1)."""
+        """Return the same in a later window.  O(1)."""
         if window <= self.window:
             return self
         return WindowMeans(window, LoadSums(), self.now if window == self.window + 1 else LoadSums())
 
     def with_input(self, window: int, tokens: int) -> "WindowMeans":
-        """With an input seen in this window.  O(1)."""
+        """Return a copy with an input seen in this window.  O(1)."""
         means = self.at(window)
         now = means.now
         grown = LoadSums(now.inputs + 1, now.input_tokens + tokens, now.outputs, now.output_tokens)
         return WindowMeans(means.window, grown, means.before)
 
     def with_output(self, window: int, tokens: int) -> "WindowMeans":
-        """With an output seen in this window.  O(1)."""
+        """Return a copy with an output seen in this window.  O(1)."""
         means = self.at(window)
         now = means.now
         grown = LoadSums(now.inputs, now.input_tokens, now.outputs + 1, now.output_tokens + tokens)
@@ -189,12 +189,12 @@ class SAL(Router[SALState]):
         return frozenset() if self.decode_step_us is None else frozenset({NO_GROWTH})
 
     def check(self, state: SALState) -> None:
-        """Nothing is known of workers before the first poll."""
+        """Check that nothing is known of workers before the first poll."""
         assert state.polled_ns >= -1
         assert all(one.queued_tokens >= 0 and one.running_requests >= 0 for one in state.estimates.values())
 
     def observe(self, state: SALState, event: Event) -> SALState:
-        """The length of each output counts; a worker that is new or gone is not what it was when it was polled."""
+        """Count the length of each output; a worker that is new or gone is not what it was when it was polled."""
         if type(event) is Finished:
             means = state.means.with_output(self._window(event.time_ns), event.output_tokens)
             return SALState(state.polled_ns, state.estimates, means)
@@ -223,7 +223,7 @@ class SAL(Router[SALState]):
         return Dispatch(request.id, chosen), SALState(polled_ns, estimates.set(chosen, sent), means)
 
     def terms(self, tokens: int, estimate: Estimate, steps: int, ratio: tuple[int, int]) -> Terms:
-        """The load of a worker for a prompt of so many tokens, `steps` decode steps after it was polled.
+        """Return the load of a worker for a prompt of so many tokens, `steps` decode steps after it was polled.
 
         `ratio` is mu_in / mu_out; terms are in steps times T and the ratio's numerator, for all workers alike.
         """
@@ -240,7 +240,7 @@ class SAL(Router[SALState]):
 
 
 def _wins_tie(one: Terms, other: Terms) -> bool:
-    """Whether the first of two equal loads is the better one."""
+    """Return whether the first of two equal loads is the better one."""
     left, right = one[1] * other[2], other[1] * one[2]
     return left < right if left != right else one[3:] < other[3:]
 
@@ -256,7 +256,7 @@ class SALPrinted(SAL):
     theorems: ClassVar[tuple[Theorem, ...]] = (P_SAL_1_PRINTED, P_SAL_2_PRINTED, P_SAL_3, P_SAL_LEAST)
 
     def terms(self, tokens: int, estimate: Estimate, steps: int, ratio: tuple[int, int]) -> Terms:
-        """As printed, in steps times T and the ratio's denominator; it says nothing of equal loads."""
+        """Return the load as printed, in steps times T and the ratio's denominator; it says nothing of equal loads."""
         mean_in, mean_out = ratio
         deficit = tokens + steps * estimate.running_requests - estimate.kv_free_tokens
         memory = deficit * (mean_in + mean_out) * self.max_batched_tokens

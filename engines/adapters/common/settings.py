@@ -97,7 +97,8 @@ def read_file(path: Path, variable: str, kind: type[S]) -> S:
 
 
 def own_file(name: str, rank: int) -> Path:
-    """The file of one of several engines with the same settings: beyond the first they have their number in the name.
+    """Return the file of one of several engines with the same settings: beyond the first they have their number in the
+    name.
 
     >>> own_file("fair.json", 0).name, own_file("fair.json", 2).name
     ('fair.json', 'fair.2.json')

@@ -61,7 +61,7 @@ class Exchange:
         return []
 
     def close(self) -> None:
-        """The exchange is over, whether or not the answer was whole."""
+        """End the exchange, whether or not the answer was whole."""
         picked, self._picked = self._picked, None
         if picked is not None:
             self._picker.leave(picked)
@@ -165,7 +165,7 @@ class Exchange:
         return [wire.response_body(message.body, ends=message.end_of_stream, streamed=streamed)]
 
     def _end(self) -> None:
-        """The answer is whole."""
+        """End an answer that is whole."""
         picked, self._picked = self._picked, None
         if picked is None:
             return

@@ -105,7 +105,7 @@ class PickerServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def configure(self, config: PickerConfig) -> None:
-        """Endpoints, clients and limits are these from now on."""
+        """Set endpoints, clients and limits from now on."""
         self.picker.configure(config)
         if config.pool.dns is None:
             self.picker.see(config.pool.endpoints)

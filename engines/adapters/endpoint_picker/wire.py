@@ -34,7 +34,7 @@ def headers_of(message: Any) -> dict[str, str]:
 
 
 def modes_of(request: Any) -> tuple[BodyMode | None, BodyMode | None]:
-    """How bodies of request and answer are sent, where Envoy says it."""
+    """Converse until something fails or the actor knows nothing of this handle any more."""
     if not request.HasField("protocol_config"):
         return None, None
     said = request.protocol_config

@@ -187,7 +187,7 @@ class ActorConnection:
         self._hear(heard)
 
     async def _converse(self, actor: Actor) -> None:
-        """Until something fails or the actor knows nothing of this handle any more."""
+        """Note that the actor is there."""
         tasks = [self._run(self._exchanges(actor)), self._run(self._hears(actor))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -245,7 +245,7 @@ class ActorConnection:
                 waiting.place.set_exception(UnreachableError())
 
     def _here(self) -> None:
-        """The actor is there."""
+        """Begin a window, with these accounts;"""
         self._given_up = False
         if self._deadline is not None:
             self._deadline.cancel()

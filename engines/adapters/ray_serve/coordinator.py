@@ -91,7 +91,7 @@ class Coordinator:
         self._begin(None)
 
     def _begin(self, accounts: ray_serve_messages.Accounts | None) -> None:
-        """A window, with these accounts; the policy's own clients are the settings'."""
+        """Hold a call that is in flight: the policy's own clients are the settings'."""
         state = None if accounts is None else self._policy.state_from_json(accounts.state)
         self.window = Window(self._policy, self.router, state=state, budget_ms=self.settings.decision_budget_ms)
         known = () if accounts is None else accounts.clients
@@ -279,7 +279,8 @@ class Coordinator:
         return None if need <= most else f"{need} prompt and output tokens are over the window of {most}"
 
     def _hold(self, handle: str, there: _Handle, held: ray_serve_messages.HeldPlace, now_ns: int) -> None:
-        """A call that is in flight: known, or adopted."""
+        """Return headers in lower case, of an HTTP request (an ASGI scope) or an object that has some; known, or
+        adopted."""
         known = self._calls.get(there.open.get(held.ask.ticket, -1))
         if known is not None and known.replica == held.replica:
             return
@@ -304,7 +305,7 @@ class Coordinator:
         return call
 
     def used(self, name: str, output_tokens: int, computed_tokens: int | None) -> bool:
-        """A replica says what a call in flight used, all of it; returns whether such a call is there."""
+        """Record what a replica says that a call in flight used, all of it; returns whether such a call is there."""
         for request_id in self._named.get(name, ()):
             call = self._calls[request_id]
             if call.replica is not None and call.used is None:

@@ -50,7 +50,8 @@ class Wanted:
 
 
 def usage_said(output_tokens: object, computed_tokens: object) -> tuple[int, int | None]:
-    """What a replica says that a call used, as whole numbers (numpy's, too).  Raises `ValueError` for what is none."""
+    """Return what a replica says that a call used, as whole numbers (numpy's, too).  Raises `ValueError` for what is
+    none."""
     output = _count("output_tokens", output_tokens)
     return output, None if computed_tokens is None else _count("computed_prompt_tokens", computed_tokens)
 

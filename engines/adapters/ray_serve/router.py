@@ -77,7 +77,8 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
     async def _choose_replica_for_request(
         self, pending_request: PendingRequest, *, is_retry: bool = False
     ) -> RunningReplica:
-        """The replica for a request, once the policy lets it in.  Raises `TooLargeError` for one that fits nowhere."""
+        """Return the replica for a request, once the policy lets it in.  Raises `TooLargeError` for one that fits
+        nowhere."""
         connection = self._connection
         if connection is None:
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
@@ -128,19 +129,19 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Two replicas at random, of which Serve takes the less busy: for calls that go around the policy."""
+        """Return two replicas at random, of which Serve takes the less busy: for calls that go around the policy."""
         return [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]
 
     # --- what Serve tells -------------------------------------------------------------------------------------------
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: object) -> None:
-        """The replica took the call."""
+        """Note that the replica took the call."""
         attempt = self._attempts.routed(id(pending_request))
         if attempt is not None and self._connection is not None:
             self._connection.end(attempt.ticket)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """A try is over."""
+        """Note that a try is over."""
         connection, attempt = self._connection, self._attempts.completed(internal_request_id, replica_id)
         if connection is None or attempt is None:
             return
@@ -150,7 +151,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
             self._event_loop.call_later(_GRACE_SECONDS, self._over, attempt)
 
     def _over(self, attempt: Attempt) -> None:
-        """A try was over that no replica was said to have taken, and nothing came of it: its caller left."""
+        """End a try that no replica was said to have taken, and of which nothing came: its caller left."""
         if self._attempts.forget(attempt) and self._connection is not None:
             self._connection.end(attempt.ticket, "left")
 
@@ -162,7 +163,7 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
             self._connection.tell(Died(replica_id.unique_id))
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """These replicas are there."""
+        """Take these replicas as those that are there."""
         super().update_replicas(replicas)
         self._by_name = {replica.replica_id.unique_id: replica.replica_id for replica in replicas}
         if self._connection is not None:

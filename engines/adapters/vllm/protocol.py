@@ -41,5 +41,6 @@ def runs(request: VllmRequest) -> bool:
 
 
 def ended_well(request: VllmRequest) -> bool:
-    """Whether its output is whole: a stop token, a stop string that the engine sees, or the length that was asked."""
+    """Return whether its output is whole: a stop token, a stop string that the engine sees, or the length that was
+    asked."""
     return request.status.name in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")

@@ -54,7 +54,7 @@ class FairQueue:
             self._tracker.enter(request)
 
     def _join(self, request: VllmRequest) -> None:
-        """The request waits from now on, for the first time or again."""
+        """Let the request wait from now on, for the first time or again."""
         if not request.resumable:
             try:
                 if self._tracker.knows(request):
@@ -79,7 +79,7 @@ class FairQueue:
     # --- vLLM's protocol --------------------------------------------------------------------------------------------
 
     def add_request(self, request: VllmRequest) -> None:
-        """A request comes."""
+        """Add a request that comes."""
         if self._is_ready(request):
             self._join(request)
         else:
@@ -101,23 +101,23 @@ class FairQueue:
         return request
 
     def prepend_request(self, request: VllmRequest) -> None:
-        """A request was taken out of the batch."""
+        """Put back a request that was taken out of the batch."""
         self.settle()
         self.add_request(request)
 
     def prepend_requests(self, requests: Iterable[VllmRequest]) -> None:
-        """Requests that were put off are back."""
+        """Put back requests that were put off."""
         self.settle()
         for request in requests:
             known = self._tracker.knows(request) and not request.resumable
             (self._waiting if known else self._plain)[request.request_id] = request
 
     def remove_request(self, request: VllmRequest) -> None:
-        """A request is over."""
+        """Remove a request that is over."""
         self.remove_requests((request,))
 
     def remove_requests(self, requests: Iterable[VllmRequest]) -> None:
-        """Requests are over; those that are not here are left alone."""
+        """Remove requests that are over; those that are not here are left alone."""
         for request in requests:
             for place in (self._waiting, self._unready, self._plain):
                 place.pop(request.request_id, None)

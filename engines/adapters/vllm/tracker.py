@@ -235,7 +235,7 @@ class VllmTracker(RequestTracker[TrackedVllm]):
 
     @staticmethod
     def _holds(call: TrackedVllm) -> tuple[str, int]:
-        """What a running request may come to hold."""
+        """Return what a running request may come to hold."""
         return call.request.request_id, call.known.prompt_tokens + call.reserved
 
     def _reserves(self, call: TrackedVllm) -> int:

@@ -40,7 +40,7 @@ class WindowLog(Protocol):
     """A log of the window, which must know a client before events name it."""
 
     def client(self, client: Client) -> None:
-        """The next client."""
+        """Make the next client."""
 
     def drain(self, window: Window) -> None:
         """Write what remains to be written: no call is left."""
@@ -506,7 +506,7 @@ class LocalAccount:
 
 
 def _check_place(client: Client, config: GatewayConfig) -> None:
-    """Raises `ConfigError` where the configuration puts a client elsewhere than it was.  One that is not in the
+    """Raise `ConfigError` where the configuration puts a client elsewhere than it was.  One that is not in the
     configuration any more stays where it was, with what it owes."""
     if client.name not in config.clients:
         return

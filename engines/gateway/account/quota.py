@@ -359,7 +359,7 @@ def _headers(said: Reserved | Refused) -> dict[str, str]:
 
 
 def _decoded(value: bytes, kind: type[T]) -> T:
-    """Raises `StoreError` for what are no budgets of this version."""
+    """Decode budgets, and raise `StoreError` for what are none of this version."""
     if not value.startswith(_HEAD):
         raise StoreError(f"the value there is none of this version: it begins with {value[: len(_HEAD)]!r}")
     try:

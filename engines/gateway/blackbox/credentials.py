@@ -52,7 +52,7 @@ class Tokens:
     way: Way = "token"
 
     def __init__(self, folder: Path) -> None:
-        """Raises `OSError` for a folder that cannot be used, `ValueError` for a key in it that is none."""
+        """Open the folder, and raise `OSError` if it cannot be used, `ValueError` for a key in it that is none."""
         self._key: Any = _kept(folder / "issuer.key", lambda: rsa.generate_private_key(65537, 2048))
         said = jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
         public = {"kty": said["kty"], "n": said["n"], "e": said["e"], "kid": KEY_ID, "alg": "RS256", "use": "sig"}
@@ -140,7 +140,7 @@ class Certificates:
     way: Way = "certificate"
 
     def __init__(self, folder: Path, clients: Iterable[str], hosts: Sequence[str]) -> None:
-        """Raises `OSError` for a folder that cannot be used, `ValueError` for a key in it that is none."""
+        """Open the folder, and raise `OSError` if it cannot be used, `ValueError` for a key in it that is none."""
         self._folder = folder
         self._authority = _kept(folder / "authority.key", _curve)
         other, server = _curve(), _kept(folder / "gateway.key", _curve)

@@ -51,7 +51,8 @@ class Replayed:
     errors: dict[str, int]
 
     def to_json(self) -> dict[str, object]:
-        """The run's entry in a document like that of `compare`; what cannot be measured from outside is not there."""
+        """Return the run's entry in a document like that of `compare`; what cannot be measured from outside is not
+        there."""
         entry = _measured(self.measures)
         entry["clients"] = {name: _measured(measures) for name, measures in self.clients.items()}
         return entry | {"errors": self.errors}
@@ -67,7 +68,8 @@ def _measured(measures: Measures) -> dict[str, object]:
 
 
 def prompt_text(prompt: Prompt, request_id: int) -> str:
-    """A text of four bytes for each token: the same words for the same block, and words of its own for the rest."""
+    """Return a text of four bytes for each token: the same words for the same block, and words of its own for the
+    rest."""
     size = prompt.block_tokens
     blocks = [
         _words(prompt.keys[i * KEY_BYTES : (i + 1) * KEY_BYTES], size) for i in range(len(prompt.keys) // KEY_BYTES)
@@ -202,7 +204,7 @@ class _Output:
         self._stream = StreamReader()
 
     def read(self, chunk: bytes) -> None:
-        """Bytes of the stream."""
+        """Take bytes of the stream."""
         self._add(self._stream.read(chunk))
 
     def _add(self, tokens: int) -> None:
@@ -215,7 +217,7 @@ class _Output:
         events.append(Decoded(now, SERVER, 1, (request.client,), (tokens,)))
 
     def finished(self) -> bool:
-        """The stream is over; whether it brought anything.  What its usage says stands."""
+        """End the stream; whether it brought anything.  What its usage says stands."""
         self._add((self._stream.usage.output_tokens or 0) - self.tokens)
         if not self.tokens:
             return False

@@ -126,7 +126,8 @@ def _drawn(
 
 
 def _beside(first: str, second: str, gateways: tuple[tuple[int, ...], int] = ((0,), 0), **how: Any) -> Sends:
-    """Two clients that ask for far more than there is; the first one's calls are there before those of the second."""
+    """Return two clients that ask for far more than there is; the first one's calls are there before those of the
+    second."""
 
     def sends(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
         numbers, calls = count(1), 8 * limits.at_once
@@ -145,7 +146,7 @@ def _at(call: ScriptedCall, gateway: int) -> ScriptedCall:
 
 
 def _by_weight(first: str, second: str) -> Judge:
-    """The two get service by weight while both wait, and the second one's calls are all answered."""
+    """Return the two get service by weight while both wait, and the second one's calls are all answered."""
 
     def judge(record: Record, limits: ScenarioLimits) -> ScenarioVerdict:
         limit = f"{limits.gap_tokens} tokens"
@@ -188,7 +189,7 @@ def _is_soon(record: Record, limits: ScenarioLimits) -> ScenarioVerdict:
 
 
 def _claims(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
-    """A flood that claims another name with each call: the polite client, or one that is not known."""
+    """Return a flood that claims another name with each call: the polite client, or one that is not known."""
     steps = _beside("bronze", "polite")(rng, limits)
     flood = steps[1]
     assert isinstance(flood, Send)
@@ -203,7 +204,7 @@ def _claims(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
 
 
 def _flawed(*flaws: str) -> Sends:
-    """A call that shows each of these, of a client that has credit, and then one that shows what is right."""
+    """Return a call that shows each of these, of a client that has credit, and then one that shows what is right."""
 
     def sends(_: random.Random, __: ScenarioLimits) -> list[Step]:
         wrong = tuple(ScriptedCall(number, "gold", 2, flaw=flaw) for number, flaw in enumerate(flaws, 1))
@@ -230,7 +231,7 @@ def _are_refused(*statuses: int) -> Judge:
 
 
 def _leavers(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
-    """Callers of twice what the servers can work on leave when the first tokens are there."""
+    """Let callers of twice what the servers can work on leave when the first tokens are there."""
     numbers = count(1)
     calls = _drawn(rng, numbers, "bronze", 2 * limits.at_once, words="[pauses 2]")
     after = Send(_drawn(rng, numbers, "polite", 2))

@@ -62,7 +62,7 @@ class CheckedScenario:
     record: steps.Record | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The entry in a document."""
+        """Return the entry in a document."""
         verdict = {key: value for key, value in msgspec.to_builtins(self.verdict).items() if value}
         return {"name": self.scenario.name, "claim": self.scenario.claim} | verdict
 

@@ -266,7 +266,7 @@ class StreamReader:
         self._end = self._tail + (b"\n\r\n" if line.endswith(b"\r") else b"\n\n")
 
     def _like_the_last(self, data: bytes, tail: bytes) -> bool:
-        """Whether a line, or a chunk of one event, differs from an event with a token in one text only."""
+        """Return whether a line, or a chunk of one event, differs from an event with a token in one text only."""
         if not tail or not data.startswith(self._head) or not data.endswith(tail):
             return False
         start, end = len(self._head), len(data) - len(tail)

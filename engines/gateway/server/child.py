@@ -64,7 +64,7 @@ async def _account(spec: Spec, account: Account, config: GatewayConfig, listener
 
 
 def _kill_silent(peer: ProcessPeer) -> None:
-    """A process that hangs keeps its callers, and is ended; another one is started."""
+    """End a process that hangs and keeps its callers; another one is started."""
     if peer.wire.silent:
         os.kill(peer.pid, signal.SIGKILL)
 
@@ -133,7 +133,7 @@ def main(text: str) -> int:
 
 
 def _alone(spec: Spec) -> None:
-    """The supervisor was killed: end as it did."""
+    """Stop where the supervisor was killed: end as it did."""
     if spec.role == ACCOUNT:
         shutil.rmtree(Path(spec.account).parent, ignore_errors=True)
     os._exit(LOST)

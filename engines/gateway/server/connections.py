@@ -165,13 +165,13 @@ class Connections:
     # --- what a connection tells ------------------------------------------------------------------------------------
 
     def awaits_head(self, connection: Connection) -> None:
-        """The head of a call is awaited."""
+        """Await the head of a call."""
         self._open.add(connection)
         self.idle.pop(connection, None)
         self.heads[connection] = asyncio.get_running_loop().time()
 
     def lost(self, connection: Connection) -> None:
-        """A connection is closed."""
+        """Count a connection that is closed."""
         self._open.discard(connection)
         self.idle.pop(connection, None)
         self.heads.pop(connection, None)

@@ -187,7 +187,8 @@ def reload(gateway: Configurable, path: Path) -> bool:
 
 
 def listening(config: GatewayConfig) -> list[socket.socket]:
-    """The sockets at the address of a gateway: to be had before `build` touches files that another one may be using.
+    """Return the sockets at the address of a gateway: to be had before `build` touches files that another one may be
+    using.
 
     Raises `ConfigError` for an address that cannot be had.
     """

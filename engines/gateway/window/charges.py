@@ -59,7 +59,7 @@ class HoldMeter:
         self._due_max = _SPARE
 
     def begin(self, request_id: int, client: int, tokens: int, now_ns: int) -> None:
-        """A call holds so many tokens from now on."""
+        """Let a call hold so many tokens from now on."""
         self._until(now_ns)
         if len(self._by_end) > 2 * len(self._of) + _SPARE:
             self._by_end = deque(each for each in self._by_end if each.counts)
@@ -68,7 +68,7 @@ class HoldMeter:
         self._change(client, tokens, self._now_ns)
 
     def grow(self, request_id: int, tokens: int, now_ns: int) -> None:
-        """A call holds so many tokens more."""
+        """Let a call hold so many tokens more."""
         self._until(now_ns)
         holding = self._of[request_id]
         if holding.counts:
@@ -76,7 +76,7 @@ class HoldMeter:
             self._change(holding.client, tokens, self._now_ns)
 
     def end(self, request_id: int, now_ns: int) -> None:
-        """A call holds nothing any more."""
+        """End a call, which holds nothing any more."""
         self._until(now_ns)
         self._close(self._of.pop(request_id), self._now_ns)
 

@@ -25,7 +25,7 @@ class Estimates:
         self._due: deque[tuple[int, CallInFlight]] = deque()
 
     def forget(self, place: int) -> None:
-        """Another server has the place."""
+        """Forget the server, whose place another has."""
         self._calls.pop(place, None)
         self._rates.pop(place, None)
 
@@ -34,7 +34,7 @@ class Estimates:
         self._due.append((flight.begun_ns + _UNSEEN_NS, flight))
 
     def learn(self, flight: CallInFlight, output_tokens: int, now_ns: int) -> None:
-        """A call ends, and had so many outputs."""
+        """Learn from a call that ends, and had so many outputs."""
         span = now_ns - flight.begun_ns
         if output_tokens > 0 and span > 0:
             self._calls[flight.server].append((output_tokens, span))

@@ -16,7 +16,7 @@ class LeasedWindow(Window):
     """A window that admits on balances, and leaves it to others to renew them."""
 
     def __init__(self, policy: ComposedPolicy, *args: Any, **kwargs: Any) -> None:
-        """The policy's gate is an `AnyLeasedGate`; all else is a window's."""
+        """Hold the policy, whose gate is an `AnyLeasedGate`; all else is a window's."""
         assert isinstance(policy.gate, AnyLeasedGate)
         super().__init__(policy, *args, **kwargs)
         self.starved = False
@@ -70,5 +70,5 @@ class LeasedWindow(Window):
             self._tell(Lent(now_ns, WINDOW, *zip(*sorted(moved.items()), strict=True)))
 
     def _gate_state(self) -> Any:
-        """None while the policy is set aside: then no gate holds."""
+        """Return None while the policy is set aside: then no gate holds."""
         return None if self.guard.set_aside is not None else self.guard.state.gate

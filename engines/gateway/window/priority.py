@@ -46,7 +46,7 @@ class Tags:
         return self._open[request_id].tag
 
     def record(self, event: Event) -> None:
-        """The window's next event."""
+        """Take the window's next event."""
         match event:
             case ClientConfigured():
                 self._weights[event.client] = event.weight

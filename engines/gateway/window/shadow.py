@@ -24,7 +24,8 @@ class Shadow:
         """The request that is just being forwarded."""
 
     def forward(self, request_id: int, fits: bool) -> int:
-        """The server with the fewest requests, of those that are up if any is; `fits`: the window knows of it."""
+        """Return the server with the fewest requests, of those that are up if any is; `fits`: the window knows of
+        it."""
         servers = self._window.servers
         server = min(servers.places, key=lambda i: (not servers[i].up, self._in_flight[i]))
         self._in_flight[server] += 1
@@ -38,7 +39,7 @@ class Shadow:
         return server
 
     def let_in(self, request_id: int) -> None:
-        """The window lets the request in."""
+        """Note that the window lets the request in."""
         passed = self._waiting.pop(request_id)
         if passed:
             self.counts["passed over"] += 1
@@ -54,7 +55,7 @@ class Shadow:
         return request_id in self._let_in
 
     def leave(self, request_id: int) -> None:
-        """The request is over.  Telling it twice changes nothing."""
+        """Take out a request that is over.  Telling it twice changes nothing."""
         server = self._server_of.pop(request_id, None)
         if server is None:
             return

@@ -31,11 +31,12 @@ class WaitingRequests:
         return self._all[request_id]
 
     def count_of(self, client: int) -> int:
-        """Requests of a client that wait."""
+        """Count requests of a client that wait."""
         return self._count_of[client]
 
     def add(self, request: Request) -> bool:
-        """A request comes; returns whether the policy may choose it: others of its client are not set aside."""
+        """Add a request that comes: returns whether the policy may choose it: others of its client are not set
+        aside."""
         self._all[request.id] = request
         self._count_of[request.client] += 1
         aside = self._aside.get(request.client)
@@ -45,7 +46,7 @@ class WaitingRequests:
         return aside is None
 
     def remove(self, request: Request) -> set[int] | None:
-        """A request waits no more; returns the servers that it was for, None for any."""
+        """Remove a request that waits no more: returns the servers that it was for, None for any."""
         del self._all[request.id]
         self._count_of[request.client] -= 1
         if self.is_aside(request):
@@ -55,16 +56,16 @@ class WaitingRequests:
     # --- requests that are for some servers only --------------------------------------------------------------------
 
     def only(self, request_id: int, places: Iterable[int]) -> None:
-        """A request is for these servers."""
+        """Keep a request for these servers."""
         self._only[request_id] = set(places)
 
     def part(self, place: int) -> None:
-        """A server is there no more."""
+        """Part from a server that is there no more."""
         for places in self._only.values():
             places.discard(place)
 
     def stranded(self) -> list[int]:
-        """Requests for servers of which none is there any more."""
+        """Return requests for servers of which none is there any more."""
         return [request_id for request_id, places in self._only.items() if not places]
 
     # --- requests that are set aside --------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class WaitingRequests:
         return tuple(request for each in whole for request in each.values())
 
     def back(self, request: Request) -> None:
-        """A request is set aside no more."""
+        """Take back a request that was set aside."""
         aside = self._aside[request.client]
         del aside[request.id]
         self._aside_count -= 1

@@ -125,7 +125,8 @@ class Window:
         return self._terms.of(self._largest)
 
     def unreserved_of(self, client: int) -> int:
-        """What the requests in flight of a client, or of all in its outermost group, declared and do not reserve."""
+        """Return what the requests in flight of a client, or of all in its outermost group, declared and do not
+        reserve."""
         return self._reservations.unreserved[self._reservations.payer(client)]
 
     @property
@@ -166,7 +167,7 @@ class Window:
         return request_id in self._waiting or request_id in self._flights
 
     def waiting_of(self, client: int) -> int:
-        """Requests of a client that wait."""
+        """Count requests of a client that wait."""
         return self._waiting.count_of(client)
 
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
@@ -183,7 +184,8 @@ class Window:
         return self._reservations.ample(client, least, most)
 
     def outgrown(self) -> list[tuple[int, str]]:
-        """Requests that wait and that no server could take any more, and why: no other passes the first of them."""
+        """Return requests that wait and that no server could take any more, and why: no other passes the first of
+        them."""
         found = ((each.id, self.refuses(each.prompt_tokens, each.max_output_tokens)) for each in self.queue)
         return [(request_id, why) for request_id, why in found if why is not None]
 
@@ -210,7 +212,7 @@ class Window:
         }
 
     def held_token_ns(self, client: int) -> int:
-        """Tokens times nanoseconds that a client's requests held up to the last tick."""
+        """Return tokens times nanoseconds that a client's requests held up to the last tick."""
         return self._charges.holds.held_token_ns(client) + self._quiet_charges.holds.held_token_ns(client)
 
     # --- servers ----------------------------------------------------------------------------------------------------
@@ -267,7 +269,7 @@ class Window:
         self._waiting.only(request_id, places)
 
     def stranded(self) -> list[int]:
-        """Requests that wait for servers of which none is there any more."""
+        """Return requests that wait for servers of which none is there any more."""
         return self._waiting.stranded()
 
     def admit(self, now_ns: int) -> list[Placement]:

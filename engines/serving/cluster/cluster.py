@@ -242,7 +242,7 @@ class LiveCluster:
         return free
 
     def drain_worker(self, worker: int) -> None:
-        """The worker takes no new requests, and leaves when it has finished those that it has.
+        """Drain the worker, which takes no new requests and leaves when it has finished those that it has.
 
         Raises `NoWorkerError` if it is not there, or is the last one that takes requests.
         """
@@ -300,14 +300,14 @@ class LiveCluster:
         self._members[dispatch.worker].submit(call, self._submission(call))
 
     def _view(self) -> ClusterView:
-        """The workers that take requests."""
+        """Return the workers that take requests."""
         phases = self._state.workers
         loads = tuple(member.load() for worker, member in self._members.items() if phases[worker] == "serving")
         credit = self.shared_credit
         return ClusterView(self._clock(), loads, None if credit is None else credit.sharing.snapshot(credit.value))
 
     def _has_begun(self, view: ClusterView) -> bool:
-        """Whether there was a worker for each phase at a time, or none is starting for the one that is missing.
+        """Return whether there was a worker for each phase at a time, or none is starting for the one that is missing.
 
         Afterwards a router makes do with what is left, until those that died are back.
         """
@@ -319,7 +319,7 @@ class LiveCluster:
         return self._begun
 
     def _submission(self, call: OpenRequest) -> wire.Submit:
-        """A request with the tokens that it has by now."""
+        """Return a request with the tokens that it has by now."""
         below, answer = next(iter(self._answers.open)), call.answer
         tokens, only = packed(answer.tokens), call.prefill_only
         return wire.Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, tokens, below, only)
@@ -341,12 +341,12 @@ class LiveCluster:
             self._do(step)
 
     def _takes(self, plan: Migration, call: OpenRequest) -> bool:
-        """Whether the target takes requests, and what is to be reserved there is sensible."""
+        """Return whether the target takes requests, and what is to be reserved there is sensible."""
         serves = self._state.workers.get(plan.target) == "serving"
         return serves and 0 <= plan.reserved_output_tokens <= call.request.max_output_tokens
 
     def _departed(self, member: LiveWorker, event: ev.Migrated) -> None:
-        """A request has left its worker: its KV is staged there, or it goes on at once without."""
+        """Follow a request that has left its worker: its KV is staged there, or it goes on at once without."""
         request_id, kv_tokens = event.request_id, event.kv_tokens
         call, move = member.calls.pop(request_id), self._state.moves.get(request_id)
         call.prefill_only = False
@@ -368,7 +368,7 @@ class LiveCluster:
         self._members[target].submit(call, wire.Land(self._submission(call), kv))
 
     def _arrived(self, member: LiveWorker, request_id: int) -> None:
-        """A request has arrived at a worker: if its KV landed there, the source frees its own."""
+        """Follow a request that has arrived at a worker: if its KV landed there, the source frees its own."""
         move = self._state.moves.get(request_id)
         if move is not None and move.phase == "landing" and move.target == member.worker:
             self.transfers.landed += 1
@@ -442,7 +442,7 @@ class LiveCluster:
         return bool(self._answers.open) or not all(member.idle for member in self._members.values())
 
     def _hear(self, member: LiveWorker) -> None:
-        """A worker's report, if there is one; or its death."""
+        """Take a worker's report, if there is one; or its death."""
         try:
             report = member.report()
         except Exception as error:
@@ -514,7 +514,8 @@ class LiveCluster:
         return lost
 
     def _died(self, member: LiveWorker, why: str) -> None:
-        """A worker did what it has reported and is gone: another one comes, and its requests go elsewhere."""
+        """Do what a worker that died has reported, and take it out. another one comes, and its requests go
+        elsewhere."""
         self.deaths += 1
         member.deaths += 1
         _log.error("worker %d died with %d requests: %s", member.worker, len(member.calls), why)
@@ -547,14 +548,14 @@ class LiveCluster:
         self._over(event)
 
     def _cancelled(self, call: OpenRequest) -> None:
-        """A request that is at no worker is over."""
+        """End a request that is at no worker."""
         request, generated = call.request, len(call.answer.tokens)
         event = ev.Cancelled(self._clock(), ev.NOWHERE, request.id, request.client, False, 0, generated)
         self._tell(None, [event])
         self._over(event)
 
     def _over(self, event: End) -> None:
-        """A request is over."""
+        """Remove a request that is over."""
         del self._calls[event.request_id]
         self._do(cluster.end(self._state, event.request_id))
         self._answers.end(event)
@@ -568,7 +569,7 @@ class LiveCluster:
             self.bus.tell(events)
 
     def close(self) -> None:
-        """Every worker leaves at once, and what is open is cancelled.  The cluster takes no requests afterwards."""
+        """Let every worker leave at once, and cancel what is open.  The cluster takes no requests afterwards."""
         for member in list(self._members.values()):
             self._leave(member)
         self._control.held.clear()

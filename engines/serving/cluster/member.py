@@ -107,7 +107,7 @@ class SharedCredit:
         self._known: dict[int, Any] = {}
 
     def knows(self, worker: int) -> bool:
-        """Whether the worker sees the value as it is."""
+        """Return whether the worker sees the value as it is."""
         return self._known.get(worker) is self.value
 
     def told(self, worker: int) -> dict[str, Any] | None:
@@ -118,11 +118,11 @@ class SharedCredit:
         return self.sharing.seen_to_json(self.value, worker)
 
     def forget(self, worker: int) -> None:
-        """The worker knows nothing: it is another one, or is gone."""
+        """Forget what the worker knows: it is another one, or is gone."""
         self._known.pop(worker, None)
 
     def becomes(self, value: object, worker: int) -> None:
-        """What a worker did, or that it rests, changed the value."""
+        """Tell how what a worker did, or that it rests, changed the value."""
         knew, self.value = self.knows(worker), value
         if knew:
             self._known[worker] = value
@@ -152,7 +152,7 @@ class StateReplica:
         return self._own if credit is None else credit.sharing.checkout(self._own, credit.value, self.worker)
 
     def observe(self, events: Sequence[Event]) -> None:
-        """What the worker did, in order."""
+        """Observe what the worker did, in order."""
         observe, state = self.policy.observe, self.state
         for event in events:
             try:
@@ -218,7 +218,7 @@ class LiveWorker:
         return not (self.calls or self.outbox or self._pending)
 
     def left_s(self, timeouts: Timeouts) -> float:
-        """For how long it may still be silent; below 0 it is taken to be dead."""
+        """Return for how long it may still be silent; below 0 it is taken to be dead."""
         most = timeouts.start_s if self.last is None else timeouts.silent_s
         return most - (time.monotonic() - self._moved_s) if self._pending else most
 
@@ -251,7 +251,7 @@ class LiveWorker:
         return not (self.outbox or self._pending or self.decided or self._works) and not self.is_starting
 
     def submit(self, call: OpenRequest, command: wire.Submit | wire.Land) -> None:
-        """The request is this worker's from now on."""
+        """Submit the request, which is this worker's from now on."""
         self.calls[call.request.id] = call
         self.outbox.append(command)
         tokens = call.request.prompt.tokens + len(call.answer.tokens)
@@ -310,7 +310,7 @@ class LiveWorker:
         self._pending.append(call)
 
     def report(self) -> ServingReport | None:
-        """Its next report, if it is there; raises whatever the call came to, and then the worker is gone."""
+        """Return its next report, if it is there; raises whatever the call came to, and then the worker is gone."""
         if not self._pending or not self._pending[0].done():
             return None
         report = self._pending[0].result()

@@ -80,7 +80,7 @@ def _end_of(exit_code: int | None) -> str:
 
 
 def _work(pipe: "Connection[bytes, tuple[bytes, Cadence]]", recipe: wire.Recipe, config: wire.WorkerConfig) -> None:
-    """What runs in the process: serve until the other end is closed."""
+    """Run in the process: serve until the other end is closed."""
     # An interrupt from the keyboard reaches all processes; it is the parent's to decide what then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -75,7 +75,7 @@ class DecisionTurns:
         return chosen
 
     def reported(self, member: LiveWorker, report: ServingReport) -> None:
-        """A report was taken, with all that it tells."""
+        """Take a report, with all that it tells."""
         credit, decided = self._credit, member is self._deciding
         if decided:
             self._deciding = None

@@ -177,7 +177,7 @@ class AdmissionGuard(_Asked):
         return AdmissionChoice(admission, after)
 
     def commit(self, decision: AdmissionChoice) -> None:
-        """The decision was executed as it was."""
+        """Commit a decision that was executed as it was."""
         self._advisor.state = decision.after
         self.worked()
 

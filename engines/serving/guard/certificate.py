@@ -81,7 +81,8 @@ def read_certificates(path: Path) -> tuple[Certificate, ...]:
 
 
 def require_certificate(policy: object, certificate: Certificate | Path, kv_capacity_tokens: int) -> Certified:
-    """What the engine is held to; raises `NotCertifiedError` unless a certificate matches the policy on this worker."""
+    """Return what the engine is held to; raises `NotCertifiedError` unless a certificate matches the policy on this
+    worker."""
     found = read_certificates(certificate) if isinstance(certificate, Path) else (certificate,)
     name = getattr(policy, "name", type(policy).__name__)
     # Of an author's policy the certificate may say where it is found instead.

@@ -79,7 +79,7 @@ class Failsafe(Generic[C]):
             )
 
     def worked(self) -> None:
-        """A decision of the policy was executed: earlier failures do not count any more."""
+        """Count a decision of the policy that was executed: earlier failures do not count any more."""
         self._failures = 0
 
 
@@ -326,5 +326,5 @@ def last_resort(state: WorkerState, now_ns: int) -> Begun:
 
 
 def waits_for_transfers(state: WorkerState) -> bool:
-    """Whether requests between two workers hold memory here, so that no request here may have room."""
+    """Return whether requests between two workers hold memory here, so that no request here may have room."""
     return bool(state.transit.outgoing or state.transit.incoming or state.transit.landed)

@@ -115,7 +115,8 @@ def recovered(policy: AnyLocalPolicy, saved: SavedEngine, tail: Tail) -> Recover
 
 
 def resume(saved: SavedEngine, policy: AnyLocalPolicy, executor: Executor, **options: Any) -> Engine:
-    """An engine that goes on from there: what was open is open (`engine.answers`), its callers may attach themselves.
+    """Return an engine that goes on from there: what was open is open (`engine.answers`), its callers may attach
+    themselves.
 
     `options` are the engine's.  Its clock goes on from where it was, unless they say otherwise; prompts of requests
     that wait and of those that will come share prefixes only if `block_keys` are what they were.
@@ -146,7 +147,7 @@ def resume(saved: SavedEngine, policy: AnyLocalPolicy, executor: Executor, **opt
 def _stopped(
     worker: WorkerState, known: dict[int, Open], tokens: dict[int, list[int]], now_ns: int
 ) -> tuple[WorkerState, list[Finished]]:
-    """Requests whose last token is one to stop at, and whose end was not on record yet, end."""
+    """End requests whose last token is one to stop at and whose end was not on record yet."""
     ended: list[Finished] = []
     for request_id in sorted(worker.in_flight):
         count = generated(worker, request_id)

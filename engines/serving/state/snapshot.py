@@ -117,7 +117,8 @@ def snapshot(policy: AnyLocalPolicy, saved: SavedEngine) -> bytes:
 
 
 def restore(data: bytes, policy: AnyLocalPolicy) -> SavedEngine:
-    """What a snapshot holds.  Raises `OtherPolicyError` if another policy kept it, `SnapshotError` if it is broken."""
+    """Return what a snapshot holds.  Raises `OtherPolicyError` if another policy kept it, `SnapshotError` if it is
+    broken."""
     body = _body(data)
     here = configuration(policy)
     if body.policy != here:

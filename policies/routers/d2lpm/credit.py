@@ -93,23 +93,24 @@ D2_A4 = Theorem(
 
 
 def in_credit(o: Algebra, d: Vector, here: Mask) -> Mask:
-    """The workers that may be chosen."""
+    """Return the workers that may be chosen."""
     return here & (d > 0)
 
 
 def refill_due(o: Algebra, d: Vector, here: Mask) -> Scalar:
-    """Workers take requests, and the client has credit at none of them."""
+    """Return whether workers take requests and the client has credit at none of them."""
     return o.any(here) & o.none(in_credit(o, d, here))
 
 
 def refill(o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
-    """One round, when it is due: a quantum at every worker that takes requests."""
+    """Refill one round, when it is due: a quantum at every worker that takes requests."""
     due = refill_due(o, d, here)
     return o.where(here & due, d + quantum, d)
 
 
 def choose(o: Algebra, d: Vector, here: Mask, holds: Mask, queue: Vector) -> Point:
-    """The shortest queue where the client has credit, among the workers that hold the prompt if it has credit there."""
+    """Return the shortest queue where the client has credit, among the workers that hold the prompt if it has credit
+    there."""
     credit = in_credit(o, d, here)
     near = credit & holds
     far = credit & o.none(near)
@@ -117,12 +118,12 @@ def choose(o: Algebra, d: Vector, here: Mask, holds: Mask, queue: Vector) -> Poi
 
 
 def charge(o: Algebra, d: Vector, p: Point, x: Scalar) -> Vector:
-    """The client pays at the worker, for an input that it is sent or an output that it finished."""
+    """Charge the client at the worker, for an input that it is sent or an output that it finished."""
     return o.bump(d, p, -x)
 
 
 def refund(o: Algebra, d: Vector, p: Point, x: Scalar, quantum: Vector) -> Vector:
-    """What was charged and never computed is given back, up to one quantum of credit."""
+    """Give back what was charged and never computed, up to one quantum of credit."""
     return o.put(d, p, o.minimum(o.pick(d, p, 0) + x, o.pick(quantum, p, 0)))
 
 
@@ -130,7 +131,7 @@ def refund(o: Algebra, d: Vector, p: Point, x: Scalar, quantum: Vector) -> Vecto
 
 
 def refill_rounds(o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
-    """As many rounds of `refill` as it takes until there is a worker to choose, at once; one is due.
+    """Apply as many rounds of `refill` as it takes until there is a worker to choose, at once; one is due.
 
     At a worker where the client has d <= 0 it takes -d // Q + 1 rounds; the fewest that any needs are given to all.
     Equal to iterating the kernel, which `verify` proves.
@@ -164,7 +165,7 @@ class Sparse(msgspec.Struct, frozen=True, gc=False):
         return self.entries.get(p, self.default)
 
     def with_entries(self, values: Iterable[tuple[int, int]]) -> "Sparse":
-        """The vector with these entries.  O(entries)."""
+        """Return the vector with these entries.  O(entries)."""
         draft = self.entries.mutate()
         for p, value in values:
             if value != self.default:
@@ -181,7 +182,7 @@ class SparseCredit(msgspec.Struct, frozen=True, gc=False):
     among: int
 
     def __gt__(self, least: int) -> int:
-        """The workers with more, as bits.  O(workers among, or entries: the fewer)."""
+        """Return the workers with more, as bits.  O(workers among, or entries: the fewer)."""
         entries, default, among = self.vector.entries, self.vector.default, self.among
         if len(entries) < 2 * among.bit_count():
             usual = default > least

@@ -149,11 +149,11 @@ class D2LPM(Router[D2LPMState]):
         )
 
     def _blocks_min(self, prompt: Prompt) -> int:
-        """The fewest cached blocks that are a reason to go where they are."""
+        """Return the fewest cached blocks that are a reason to go where they are."""
         return -(-self.match_percent_min * prompt.tokens // (100 * prompt.block_tokens))
 
     def _chosen(self, d: Sparse, match: IndexMatch, blocks_min: int, view: ClusterView) -> tuple[WorkerLoad, Sparse]:
-        """The worker's report, and the deficits after the refill that it may have taken.
+        """Return the worker's report, and the deficits after the refill that it may have taken.
 
         Credit at a worker that holds the prompt decides alone: no refill is due then, and no other worker goes before.
         O(such workers); O(workers) where there is no such credit.
@@ -173,7 +173,7 @@ class D2LPM(Router[D2LPMState]):
         return load_of[chosen] if chosen != NO_GROUP else min(workers, key=length), d
 
     def _refilled(self, d: Sparse, workers: Sequence[WorkerLoad]) -> Sparse:
-        """The deficits after the refill that is due at these workers.  O(workers)."""
+        """Return the deficits after the refill that is due at these workers.  O(workers)."""
         count = len(workers)
         o, vector, mask = _words(count)
         dense = self._topped_up(
@@ -182,7 +182,7 @@ class D2LPM(Router[D2LPMState]):
         return d.with_entries((load.worker, int(value)) for load, value in zip(workers, dense, strict=True))
 
     def _topped_up(self, o: Algebra, d: Vector, here: Mask, quantum: Vector) -> Vector:
-        """The deficits after the refill that is due."""
+        """Return the deficits after the refill that is due."""
         return credits.refill_rounds(o, d, here, quantum)
 
     # --- events ---------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class D2LPM(Router[D2LPMState]):
         return state if follow is None else follow(self, state, event)
 
     def _followed(self, state: D2LPMState, event: ev.Evicted | ev.Cached) -> D2LPMState:
-        """A worker holds less, or more."""
+        """Follow a worker that holds less, or more."""
         sent = state.sent.get(event.owner)
         index = pre.followed(state.index, event, ROOT if sent is None else sent.node)
         return state if index is state.index else replace(state, index=index)
@@ -204,7 +204,7 @@ class D2LPM(Router[D2LPMState]):
         return self._ended(state, event.request_id, TOKENS_MAX, 0, cached=False)
 
     def _cancelled(self, state: D2LPMState, event: ev.Cancelled) -> D2LPMState:
-        """What waits unserved gets all back; what ran, or was preempted, what it had not computed."""
+        """Give all back to what waits unserved; what ran, or was preempted, what it had not computed."""
         served = event.was_running or event.generated_tokens > 0
         back = event.uncomputed_tokens if served else TOKENS_MAX
         return self._ended(state, event.request_id, back, event.generated_tokens, cached=served and not back)
@@ -212,7 +212,7 @@ class D2LPM(Router[D2LPMState]):
     def _ended(
         self, state: D2LPMState, request_id: int, uncomputed_tokens: int, output_tokens: int, cached: bool
     ) -> D2LPMState:
-        """A request is no longer under way: refund what it did not compute, charge what it produced.
+        """End a request that is no longer under way: refund what it did not compute, charge what it produced.
 
         Unless its prompt was `cached`, the worker is not thought to hold more of it than when it was sent.
         """
@@ -308,7 +308,8 @@ def _words(workers: int) -> tuple[Algebra, Callable[[list[int]], Vector], Callab
 
 
 def _holders(match: IndexMatch, blocks_min: int, here: int) -> int:
-    """The workers of `here` that hold most of the prompt, if that is at least so much of it, as bits.  O(levels)."""
+    """Return the workers of `here` that hold most of the prompt, if that is at least so much of it, as bits.
+    O(levels)."""
     for level in match.levels:
         if level.blocks < blocks_min:
             return 0

@@ -106,22 +106,22 @@ lightest, if the request costs less there; as printed, the heaviest only, whatev
 
 
 def exploits(cached_tokens: int, prompt_tokens: int, percent: int) -> bool:
-    """Whether more than `percent` per cent of the prompt is cached; at 50: less is missed than is cached."""
+    """Return whether more than `percent` per cent of the prompt is cached; at 50: less is missed than is cached."""
     return 100 * cached_tokens > percent * prompt_tokens
 
 
 def is_heavy(load: int, least: int, percent: int) -> bool:
-    """Whether a load is more than `percent` per cent of the least."""
+    """Return whether a load is more than `percent` per cent of the least."""
     return 100 * load > percent * least
 
 
 def lightest(loads: Sequence[int]) -> int:
-    """Where the load is least, the first of equals.  O(workers)."""
+    """Return where the load is least, the first of equals.  O(workers)."""
     return loads.index(min(loads))
 
 
 def cheapest(bases: Sequence[int] | Mapping[int, int], extra: Callable[[int], int], among: Sequence[int]) -> int:
-    """Which of `among` (ascending) has the least base and extra cost together, the first of equals.
+    """Return which of `among` (ascending) has the least base and extra cost together, the first of equals.
 
     Extra costs are not negative.  They are asked for only where they can matter: at the least base, and then where the
     base is below the least cost so far.  O(workers), and what is asked for.
@@ -142,7 +142,7 @@ def cheapest(bases: Sequence[int] | Mapping[int, int], extra: Callable[[int], in
 def rebalanced(
     target: int, light: int, loads: Sequence[int], percent: int, rule: Rebalancing, cost: Callable[[int], int]
 ) -> int:
-    """Where a request meant for `target` goes: there, or to `light`, the lightest, if rebalancing takes it.
+    """Return where a request meant for `target` goes: there, or to `light`, the lightest, if rebalancing takes it.
 
     A ratio alone takes too much while loads are small: of two workers with one request and two, the second is heavy.
     So a request that costs more at the lightest, all its recomputation included, stays; the loads are no further apart
@@ -174,7 +174,7 @@ def split(subtrees: Sequence[int], keeps: int, gets: int) -> list[int]:
 
 
 def decodes_much(prefill_ns: int, decode_ns: int, percent: int) -> bool:
-    """Whether decoding is more than `percent` per cent of a worker's seconds."""
+    """Return whether decoding is more than `percent` per cent of a worker's seconds."""
     return 100 * decode_ns > percent * (prefill_ns + decode_ns)
 
 

@@ -41,14 +41,14 @@ class Prices:
 
     @classmethod
     def of(cls, latency: LatencyModel, decode_batch: int) -> "Prices":
-        """The prices of a worker with this latency model."""
+        """Return the prices of a worker with this latency model."""
         step_ns = latency.decode_ns(decode_batch, 0)
         context_ns = latency.decode_ns(decode_batch, 1) - step_ns
         prefill = latency.prefill_constant_ns, latency.prefill_token_ns, latency.prefill_attention_ps
         return cls(*prefill, decode_batch, step_ns, context_ns)
 
     def prefill_ns(self, tokens: int, context_tokens: int) -> int:
-        """A prefill of `tokens` tokens after `context_tokens`; nothing to compute costs nothing.  O(1)."""
+        """Return a prefill of `tokens` tokens after `context_tokens`; nothing to compute costs nothing.  O(1)."""
         if not tokens:
             return 0
         attention = self.prefill_attention_ps * tokens * (context_tokens + tokens) // 1000
@@ -94,7 +94,8 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         cls, index: PrefixIndex, prompt: Prompt, match: IndexMatch, workers: Sequence[WorkerLoad], prices: Prices,
         loads: Sequence[int], light: int, much: int,
     ) -> Self:  # fmt: skip
-        """The request before these workers.  O(levels of the match), and O(workers) where ids are not positions."""
+        """Return the request before these workers.  O(levels of the match), and O(workers) where ids are not
+        positions."""
         most, blocks, node, holders, cached = 0, 0, ROOT, 0, []
         known = mask_of(workers)
         if match.levels:
@@ -113,7 +114,8 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         )
 
     def held(self, i: int) -> tuple[int, int]:
-        """The tokens that a position has cached of the prompt, and the node where what it holds ends.  O(levels)."""
+        """Return the tokens that a position has cached of the prompt, and the node where what it holds ends.
+        O(levels)."""
         worker = self.workers[i].worker
         for holders, tokens, node in self.cached:
             if holders >> worker & 1:
@@ -144,11 +146,11 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         return total // (self.requests(worker) or 1) if total else 0
 
     def hits(self, worker: int, victim: Victim) -> int:
-        """The window's requests on the worker through a part that it would evict."""
+        """Return the window's requests on the worker through a part that it would evict."""
         return victim.hits
 
     def requests(self, worker: int) -> int:
-        """The window's requests among which the worker's evictions are shared out: its own."""
+        """Return the window's requests among which the worker's evictions are shared out: its own."""
         return self.index.hits(worker)
 
     def cost(self, i: int) -> int:
@@ -156,7 +158,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         return self.loads[i] + self.prefill(i) + self.eviction(i)
 
     def cheapest(self, among: Sequence[int]) -> int:
-        """Which of these positions has the least L + M + P, the first of equals.
+        """Return which of these positions has the least L + M + P, the first of equals.
 
         Costs are asked for only where L alone, with the least P of all, is not more than the lightest costs.
         """
@@ -183,9 +185,9 @@ class PrintedCase(Case, frozen=True, gc=False):
     """The same with algorithm 2's shares: of the requests of all workers, those that hit a part anywhere."""
 
     def hits(self, worker: int, victim: Victim) -> int:
-        """The window's requests through a part, on whatever worker."""
+        """Return the window's requests through a part, on whatever worker."""
         return self.index.hits(None, victim.node)
 
     def requests(self, worker: int) -> int:
-        """The window's requests on all workers."""
+        """Return the window's requests on all workers."""
         return self.index.hits(None)

@@ -59,7 +59,7 @@ NO_SUMS = WindowSums()
 
 
 def _closed(old: WindowSums, sent: PlacedPrompt, outputs: int = 0, output_tokens: int = 0) -> WindowSums:
-    """The sums without a request under way, which had so many outputs of so many tokens in all."""
+    """Return the sums without a request under way, which had so many outputs of so many tokens in all."""
     return WindowSums(
         old.requests,
         old.prefill_ns,
@@ -74,7 +74,7 @@ def _closed(old: WindowSums, sent: PlacedPrompt, outputs: int = 0, output_tokens
 
 
 def _put(sums: Map[int, WindowSums], worker: int, new: WindowSums) -> Map[int, WindowSums]:
-    """The sums with those of a worker; one without requests has none."""
+    """Return the sums with those of a worker; one without requests has none."""
     return sums.set(worker, new) if new.requests or new.open_requests else sums.delete(worker)
 
 
@@ -91,7 +91,8 @@ class History(msgspec.Struct, frozen=True, gc=False):
     oldest: int = 0
 
     def sent(self, sent: PlacedPrompt) -> "History":
-        """With a request, whose number is `next_number`.  One of this id under way elsewhere is gone there.
+        """Return a copy with a request, whose number is `next_number`.  One of this id under way elsewhere is gone
+        there.
 
         O(log n).
         """
@@ -115,11 +116,11 @@ class History(msgspec.Struct, frozen=True, gc=False):
         return History(window, under_way, sums.set(worker, new), number + 1, self.oldest)
 
     def admitted(self, sent: PlacedPrompt) -> "History":
-        """A request under way waits no longer.  O(log n)."""
+        """Note that a request under way waits no longer.  O(log n)."""
         return replace(self, open=self.open.set(sent.request_id, replace(sent, waits=False)))
 
     def ended(self, sent: PlacedPrompt, output_tokens: int) -> "History":
-        """A request under way is so no longer; with its output, if it has one.  O(log n)."""
+        """End a request under way; with its output, if it has one.  O(log n)."""
         window, sums, worker, outputs = self.window, self.sums, sent.worker, 0
         if output_tokens != UNKNOWN and sent.number in window:
             window, outputs = window.set(sent.number, replace(sent, output_tokens=output_tokens)), 1
@@ -128,7 +129,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
         return History(window, under_way, _put(sums, worker, new), self.next_number, self.oldest)
 
     def expired(self, until_ns: int) -> tuple["History", tuple[PlacedPrompt, ...]]:
-        """What was sent at `until_ns` or before leaves the window; also what did.  O(1), and O(log n) for each."""
+        """Let what was sent at `until_ns` or before leave the window; also what did.  O(1), and O(log n) for each."""
         window, sums, oldest = self.window, self.sums, self.oldest
         gone: tuple[PlacedPrompt, ...] = ()
         while oldest < self.next_number:
@@ -155,7 +156,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
         return History(window, self.open, sums, self.next_number, oldest), gone
 
     def without(self, worker: int) -> tuple["History", tuple[PlacedPrompt, ...]]:
-        """Without what was sent to a worker; also what of that was in the window.  O(all requests)."""
+        """Return a copy without what was sent to a worker; also what of that was in the window.  O(all requests)."""
         if worker not in self.sums:
             return self, ()
         gone = tuple(sent for _, sent in sorted(self.window.items()) if sent.worker == worker)
@@ -180,7 +181,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
 
 
 def _summed(window: Iterable[PlacedPrompt], under_way: Iterable[PlacedPrompt]) -> dict[int, WindowSums]:
-    """The sums anew."""
+    """Return the sums anew."""
     totals: defaultdict[int, list[int]] = defaultdict(lambda: [0] * 9)
     for sent in window:
         ended = sent.output_tokens != UNKNOWN
@@ -206,7 +207,7 @@ class Waits(msgspec.Struct, frozen=True, gc=False):
     wait_before_ns: int = 0
 
     def at(self, half: int) -> "Waits":
-        """The same in a later half.  O(1)."""
+        """Return the same in a later half.  O(1)."""
         if half <= self.half:
             return self
         if half == self.half + 1:
@@ -214,7 +215,7 @@ class Waits(msgspec.Struct, frozen=True, gc=False):
         return Waits(self.requests, half)
 
     def doubled(self, half: int) -> bool:
-        """Whether the mean wait of this half is at least twice that of the half before.
+        """Return whether the mean wait of this half is at least twice that of the half before.
 
         Both halves must have seen an admission, so not if there was none yet in this one; means are compared exactly.
         O(1).
@@ -224,7 +225,7 @@ class Waits(msgspec.Struct, frozen=True, gc=False):
         return self.wait_ns * self.count_before >= 2 * self.wait_before_ns * self.count
 
     def at_least(self, floor_ns: int) -> bool:
-        """Whether the mean wait of the latest half is so long.  O(1)."""
+        """Return whether the mean wait of the latest half is so long.  O(1)."""
         return self.wait_ns >= floor_ns * self.count
 
 
@@ -233,13 +234,13 @@ WaitsByPrefix = Map[int, Waits]
 
 
 def wait_sent(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
-    """With a request more that the prefix brought to a worker.  O(log n)."""
+    """Return a copy with a request more that the prefix brought to a worker.  O(log n)."""
     old = waits.get(prefix)
     return waits.set(prefix, Waits(1) if old is None else replace(old, requests=old.requests + 1))
 
 
 def wait_gone(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
-    """With one less in the window; a prefix without any is forgotten.  O(log n)."""
+    """Return a copy with one less in the window; a prefix without any is forgotten.  O(log n)."""
     old = waits[prefix]
     if old.requests == 1:
         return waits.delete(prefix)
@@ -247,7 +248,7 @@ def wait_gone(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
 
 
 def waited(waits: WaitsByPrefix, prefix: int, half: int, wait_ns: int) -> WaitsByPrefix:
-    """With a request that was admitted in this half after `wait_ns`.  O(log n)."""
+    """Return a copy with a request that was admitted in this half after `wait_ns`.  O(log n)."""
     old = waits.get(prefix)
     if old is None:
         return waits
@@ -257,5 +258,5 @@ def waited(waits: WaitsByPrefix, prefix: int, half: int, wait_ns: int) -> WaitsB
 
 
 def wait_restarted(waits: WaitsByPrefix, prefix: int) -> WaitsByPrefix:
-    """The prefix has a worker more: what was measured without it no longer counts.  O(log n)."""
+    """Restart the wait of a prefix that has a worker more: what was measured without it no longer counts.  O(log n)."""
     return waits.set(prefix, Waits(waits[prefix].requests)) if prefix in waits else waits

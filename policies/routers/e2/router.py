@@ -136,7 +136,7 @@ class E2(Router[E2State]):
         return WorkTerms(self.prices, self.prior_output_tokens, self.decode_share_percent, by_window)
 
     def fitted(self, latency: LatencyModel) -> "E2":
-        """With the workers' latency model, unless it has one."""
+        """Return a copy with the workers' latency model, unless it has one."""
         return self if self.latency is not None else attrs.evolve(self, latency=latency)
 
     def init(self) -> E2State:
@@ -163,18 +163,18 @@ class E2(Router[E2State]):
         return state if follow is None else follow(self, state, event)
 
     def _evicted(self, state: E2State, event: ev.Evicted) -> E2State:
-        """A worker holds less."""
+        """Follow a worker that holds less."""
         node = state.ends.get(event.owner, ROOT)
         index = state.index.evicted(event.prompt, event.keep_blocks, event.worker, node)
         return state if index is state.index else replace(state, index=index)
 
     def _cached(self, state: E2State, event: ev.Cached) -> E2State:
-        """A worker holds a prompt, most often one that was sent there."""
+        """Follow a worker that holds a prompt, most often one that was sent there."""
         index = cached(state.index, event, state.ends.get(event.owner, ROOT))
         return state if index is state.index else replace(state, index=index)
 
     def _admitted(self, state: E2State, event: ev.Admitted) -> E2State:
-        """The first admission of a request ends its wait."""
+        """End the wait of a request at its first admission."""
         sent = state.history.open.get(event.request_id)
         if sent is None or not sent.waits:
             return state
@@ -184,11 +184,11 @@ class E2(Router[E2State]):
         return replace(state, history=state.history.admitted(sent), waits=waits)
 
     def _finished(self, state: E2State, event: ev.Finished) -> E2State:
-        """A request is no longer under way, and has an output."""
+        """End a request under way that has an output."""
         return self._ended(state, event.request_id, event.output_tokens)
 
     def _stopped(self, state: E2State, event: ev.Cancelled | ev.Rejected) -> E2State:
-        """A request is no longer under way."""
+        """End a request under way."""
         return self._ended(state, event.request_id, past.UNKNOWN)
 
     def _ended(self, state: E2State, request_id: int, output_tokens: int) -> E2State:
@@ -198,7 +198,7 @@ class E2(Router[E2State]):
         return replace(state, history=state.history.ended(sent, output_tokens), work=state.work.after(sent.worker))
 
     def _without(self, state: E2State, event: ev.WorkerLeft | ev.WorkerJoined) -> E2State:
-        """A worker holds nothing, and nothing waits there."""
+        """Forget a worker that holds nothing, and where nothing waits."""
         history, gone = state.history.without(event.worker)
         moves = Map({node: worker for node, worker in state.moves.items() if worker != event.worker})
         index, work = state.index.without(event.worker), state.work.after(event.worker)
@@ -225,7 +225,7 @@ class E2(Router[E2State]):
         return Dispatch(request.id, choice.worker), self._sent(state, request, match, choice, capacity)
 
     def _at(self, state: E2State, now_ns: int) -> E2State:
-        """It is `now_ns`: what is older than H is gone, and the work of each worker is at hand."""
+        """Advance to `now_ns`: what is older than H is gone, and the work of each worker is at hand."""
         index, history, waits, ends, work = state.index, state.history, state.waits, state.ends, state.work
         history, gone = history.expired(now_ns - index.window_ns)
         if gone:
@@ -235,7 +235,7 @@ class E2(Router[E2State]):
         return E2State(index, history, waits, ends, state.moves, work)
 
     def choose(self, state: E2State, prompt: Prompt, match: IndexMatch, workers: Sequence[WorkerLoad]) -> Choice:
-        """Where the request goes and why, among workers that can hold it (ascending ids, at least one).
+        """Return where the request goes and why, among workers that can hold it (ascending ids, at least one).
 
         `match` is the index's of its prompt.
         """
@@ -259,7 +259,8 @@ class E2(Router[E2State]):
         return Choice(workers[target].worker, why, cached, case.blocks, case.node, relieves, moves)
 
     def case(self, state: E2State, prompt: Prompt, match: IndexMatch, workers: Sequence[WorkerLoad]) -> Case:
-        """The request before these workers, with their loads.  O(workers) by C, where they are all that there are."""
+        """Return the request before these workers, with their loads.  O(workers) by C, where they are all that there
+        are."""
         work = state.work
         if work.changed or work.terms is not self.terms:
             work = worked(work, state.history, self.terms)
@@ -282,7 +283,8 @@ class E2(Router[E2State]):
         return case.cheapest(range(len(case.workers))), "explore"
 
     def _takes_prefill(self, case: Case, decoding: int) -> bool:
-        """Whether what explores may go to this decode-heavy worker: not if it is too heavy for its own prefixes."""
+        """Return whether what explores may go to this decode-heavy worker: not if it is too heavy for its own
+        prefixes."""
         return self._rebalanced(case, decoding) == decoding
 
     def _rebalanced(self, case: Case, target: int) -> int:
@@ -297,19 +299,21 @@ class E2(Router[E2State]):
         return [i for i, load in enumerate(case.workers) if case.holders >> load.worker & 1]
 
     def _percent(self, state: E2State, case: Case) -> int:
-        """The share of a prompt that must be cached to exploit it, by how busy the workers were in the window."""
+        """Return the share of a prompt that must be cached to exploit it, by how busy the workers were in the
+        window."""
         if not self.load_knob_percent:
             return self.exploit_percent
         kinds = self.terms.by_kind(state.history, [load.worker for load in case.workers])
         return self._knob(len(case.workers), sum(map(sum, kinds)))
 
     def _knob(self, workers: int, work_ns: int) -> int:
-        """That share after so much work of so many workers in the window."""
+        """Return that share after so much work of so many workers in the window."""
         busy = min(100 * work_ns // (workers * self.window_us * 1_000), 100)
         return max(self.exploit_percent + self.load_knob_percent * (50 - busy) // 50, 0)
 
     def _replicates(self, state: E2State, prefix: int, tokens: int) -> bool:
-        """Whether the prefix needs one worker more: its waits doubled, and are longer than computing it takes."""
+        """Return whether the prefix needs one worker more: its waits doubled, and are longer than computing it
+        takes."""
         if self.scaling == "off" or prefix == ROOT:
             return False
         waits = state.waits.get(prefix, past.NO_WAITS)
@@ -342,7 +346,7 @@ class E2(Router[E2State]):
         return E2State(index, history, waits, state.ends.set(request.id, node), moves, work)
 
     def _split(self, state: E2State, choice: Choice, old: int) -> Map[int, int]:
-        """Which nodes move to which worker, now that the prefix of `old` gets a worker more.
+        """Return which nodes move to which worker, now that the prefix of `old` gets a worker more.
 
         The subtrees below what the new worker held nothing of are split by load, the largest first.  A subtree is what
         at least two requests of H used at `old`, and its load is L of these.  O(requests of H, and the nodes above
@@ -390,7 +394,8 @@ _FOLLOWING: dict[type[ev.Event], Callable[[E2, E2State, Any], E2State]] = {
 def _forgotten(
     waits: past.WaitsByPrefix, ends: Map[int, int], gone: tuple[past.PlacedPrompt, ...]
 ) -> tuple[past.WaitsByPrefix, Map[int, int]]:
-    """Without what was kept for requests that left the window.  A request sent twice may have left it before."""
+    """Return a copy without what was kept for requests that left the window.  A request sent twice may have left it
+    before."""
     for sent in gone:
         if sent.prefix != ROOT:
             waits = past.wait_gone(waits, sent.prefix)

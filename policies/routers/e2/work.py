@@ -21,18 +21,18 @@ class WorkTerms:
     by_window: bool
 
     def mean_output(self, sums: WindowSums) -> tuple[int, int]:
-        """The tokens of how many outputs give the mean of a worker."""
+        """Return the tokens of how many outputs give the mean of a worker."""
         return (sums.output_tokens, sums.outputs) if sums.outputs else (self.prior_output_tokens, 1)
 
     def decode_ns(self, sums: WindowSums) -> int:
-        """What decoding of the window's requests takes, with outputs as long as their mean."""
+        """Return what decoding of the window's requests takes, with outputs as long as their mean."""
         output_tokens, outputs = sums.output_tokens, sums.outputs
         if not outputs:
             output_tokens, outputs = self.prior_output_tokens, 1
         return self.prices.decode_ns(sums.requests, sums.prompt_tokens, output_tokens, outputs)
 
     def by_kind(self, history: History, workers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The prefills and the decoding of the windows of these workers.  O(workers)."""
+        """Return the prefills and the decoding of the windows of these workers.  O(workers)."""
         windows = [history.sums.get(worker, NO_SUMS) for worker in workers]
         return [window.prefill_ns for window in windows], [self.decode_ns(window) for window in windows]
 
@@ -60,11 +60,11 @@ class Work(Derived, frozen=True, eq=False, gc=False):
     changed: tuple[int, ...] = ()
 
     def after(self, *workers: int) -> "Work":
-        """The same after requests of the workers changed.  O(1) for each."""
+        """Return the same after requests of the workers changed.  O(1) for each."""
         return Work(self.terms, self.loads, self.light, self.much, self.changed + workers)
 
     def of(self, workers: Sequence[int]) -> tuple[int, ...]:
-        """The loads of these workers.  O(workers)."""
+        """Return the loads of these workers.  O(workers)."""
         loads, known = self.loads, len(self.loads)
         return tuple([loads[i] if i < known else 0 for i in workers])
 
@@ -73,7 +73,7 @@ NO_WORK = Work()
 
 
 def worked(work: Work, history: History, terms: WorkTerms) -> Work:
-    """The work of a history from what is known of it.
+    """Return the work of a history from what is known of it.
 
     O(workers that changed), and a copy for all; O(workers) where the lightest changed.
     """

@@ -56,13 +56,14 @@ NO_FLIPS = Flips()
 
 
 def may_flip(staying: int, waiting: int, for_ns: int, patience_ns: int) -> bool:
-    """Whether a worker may leave its phase: others stay there, the other phase has `waiting` workers with load, and it
-    has had little load for long."""
+    """Return whether a worker may leave its phase: others stay there, the other phase has `waiting` workers with load,
+    and it has had little load for long."""
     return staying >= 1 and waiting >= 1 and for_ns >= patience_ns
 
 
 def flipped(serving: tuple[int, int], phase: int) -> tuple[int, int]:
-    """How many workers serve each phase after one of `phase` (0 or 1) began to flip; it serves none until it is ready.
+    """Return how many workers serve each phase after one of `phase` (0 or 1) began to flip; it serves none until it is
+    ready.
 
     >>> flipped((2, 3), 0)
     (1, 3)
@@ -72,13 +73,13 @@ def flipped(serving: tuple[int, int], phase: int) -> tuple[int, int]:
 
 
 def arrived(serving: tuple[int, int], phase: int) -> tuple[int, int]:
-    """How many workers serve each phase after one became ready for `phase`."""
+    """Return how many workers serve each phase after one became ready for `phase`."""
     prompts, outputs = serving
     return (prompts + 1, outputs) if phase == 0 else (prompts, outputs + 1)
 
 
 def is_little(load: WorkerLoad, percent: int) -> bool:
-    """Whether the worker holds and waits for at most so much of its memory; 0: it has nothing at all to do."""
+    """Return whether the worker holds and waits for at most so much of its memory; 0: it has nothing at all to do."""
     tokens = load.waiting_tokens + load.kv_capacity_tokens - load.kv_free_tokens
     requests = load.waiting_requests + load.running_requests
     return 100 * tokens <= percent * load.kv_capacity_tokens and (percent > 0 or requests == 0)
@@ -88,7 +89,7 @@ def is_little(load: WorkerLoad, percent: int) -> bool:
 
 
 def as_they_serve(flips: Flips, loads: Iterable[WorkerLoad]) -> tuple[WorkerLoad, ...]:
-    """The workers that take new requests, with the roles that they have now."""
+    """Return the workers that take new requests, with the roles that they have now."""
     if not flips.roles and not flips.under_way:
         return tuple(loads)
     return tuple(
@@ -101,7 +102,7 @@ def as_they_serve(flips: Flips, loads: Iterable[WorkerLoad]) -> tuple[WorkerLoad
 def advanced(
     flips: Flips, loads: tuple[WorkerLoad, ...], now_ns: int, percent: int, patience_ns: int, switch_ns: int
 ) -> Flips:
-    """The flips after workers that drained switch, those that are ready serve, and idle ones begin.  O(workers).
+    """Return the flips after workers that drained switch, those that are ready serve, and idle ones begin.  O(workers).
 
     One flip begins at a time, of the worker that has had little load for longest.
     """
@@ -121,7 +122,7 @@ def advanced(
 
 
 def without_worker(flips: Flips, worker: int) -> Flips:
-    """The flips after a worker left; one that comes again has the role that it comes with."""
+    """Return the flips after a worker left; one that comes again has the role that it comes with."""
     roles, under_way, since_ns = flips.roles, flips.under_way, flips.since_ns
     if worker in roles:
         roles = roles.delete(worker)
@@ -133,7 +134,7 @@ def without_worker(flips: Flips, worker: int) -> Flips:
 
 
 def _timed(flips: Flips, serving: tuple[WorkerLoad, ...], now_ns: int, percent: int) -> Flips:
-    """The flips with the time since when each serving worker has had little load."""
+    """Return the flips with the time since when each serving worker has had little load."""
     since_ns = flips.since_ns
     for load in serving:
         little = is_little(load, percent)

@@ -53,11 +53,12 @@ class Handovers(msgspec.Struct, frozen=True):
     # --- what a policy decides --------------------------------------------------------------------------------------
 
     def dispatched(self, request: Request) -> "Handovers":
-        """With a request that goes to a worker for its prompt; one that was known begins again."""
+        """Return a copy with a request that goes to a worker for its prompt; one that was known begins again."""
         return _with(self.without(request.id), Handover(request))
 
     def begun(self, request_id: int, worker: int, now_ns: int) -> "Handovers":
-        """With a request that may be sent while its prompt is computed: it is staged as if it had its first token.
+        """Return a copy with a request that may be sent while its prompt is computed: it is staged as if it had its
+        first token.
 
         Itself if the request is not known, or is further already.
         """
@@ -67,12 +68,13 @@ class Handovers(msgspec.Struct, frozen=True):
         return _staged(self, replace(handover, source=worker, generated_tokens=1, since_ns=now_ns, early=True))
 
     def postponed(self, request_id: int) -> "Handovers":
-        """With an early request as not to be sent before it has its first token."""
+        """Return a copy with an early request as not to be sent before it has its first token."""
         handover = self.requests[request_id]
         return _with(_unstaged(self, request_id), Handover(handover.request))
 
     def sent(self, request_id: int, target: int, reserved_tokens: int) -> "Handovers":
-        """With a staged request on its way to a target, where so many tokens are to be reserved beside its KV."""
+        """Return a copy with a staged request on its way to a target, where so many tokens are to be reserved beside
+        its KV."""
         handover = self.requests[request_id]
         if target == handover.source:
             # A request that goes on where it is has arrived.
@@ -82,7 +84,7 @@ class Handovers(msgspec.Struct, frozen=True):
         return _with(after, replace(handover, target=target, owed_tokens=tokens))
 
     def without(self, request_id: int) -> "Handovers":
-        """Without a request."""
+        """Return a copy without a request."""
         handover = self.requests.get(request_id)
         if handover is None:
             return self
@@ -100,7 +102,7 @@ class Handovers(msgspec.Struct, frozen=True):
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def observed(self, event: ev.Event) -> "Handovers":
-        """After an event; itself if that is about no request between two phases."""
+        """Observe an event; itself if that is about no request between two phases."""
         match event:
             case ev.Migrated() if event.kv_tokens:
                 handover = self.requests.get(event.request_id)
@@ -164,7 +166,7 @@ def _unstaged(handovers: Handovers, request_id: int) -> Handovers:
 
 
 def _owing(handovers: Handovers, worker: int, requests: int, tokens: int) -> Handovers:
-    """So many more requests (or fewer) wait for memory at a worker."""
+    """Count so many more requests (or fewer) that wait for memory at a worker."""
     requests_before, tokens_before = handovers.owed.get(worker, (0, 0))
     requests, tokens = requests_before + requests, tokens_before + tokens
     owed = handovers.owed.set(worker, (requests, tokens)) if requests else handovers.owed.delete(worker)
@@ -172,7 +174,7 @@ def _owing(handovers: Handovers, worker: int, requests: int, tokens: int) -> Han
 
 
 def _settled(handovers: Handovers, handover: Handover) -> Handovers:
-    """Nothing is owed to the request any more: its memory is reserved, or it does not go there."""
+    """Settle what is owed to the request: its memory is reserved, or it does not go there."""
     if not handover.owed_tokens:
         return handovers
     handovers = _owing(handovers, handover.target, -1, -handover.owed_tokens)
@@ -180,7 +182,7 @@ def _settled(handovers: Handovers, handover: Handover) -> Handovers:
 
 
 def _staged(handovers: Handovers, handover: Handover) -> Handovers:
-    """The request waits to be sent, behind those that wait already."""
+    """Let the request wait to be sent, behind those that wait already."""
     request_id = handover.request.id
     handovers = _with(_settled(handovers, handover), replace(handover, target=ev.NOWHERE, owed_tokens=0))
     if request_id in handovers.staged:
@@ -189,7 +191,7 @@ def _staged(handovers: Handovers, handover: Handover) -> Handovers:
 
 
 def _bereft(handovers: Handovers, worker: int, reserved: bool = False) -> Handovers:
-    """What was staged at a worker that left is gone, and what was on its way there is staged.
+    """Forget what was staged at a worker that left, and stage what was on its way there.
 
     With `reserved` the worker drains: it keeps what it has, and what it has reserved memory for.
     """

@@ -45,7 +45,7 @@ class Mix(msgspec.Struct, frozen=True, gc=False):
     tokens: int = 0
 
     def plus(self, sent: Sent, count: int) -> "Mix":
-        """With one more request (or one less)."""
+        """Return a copy with one more request (or one less)."""
         return Mix(self.requests + count, self.heavy + count * sent.heavy, self.tokens + count * sent.tokens)
 
 
@@ -61,8 +61,8 @@ class MixState(msgspec.Struct, frozen=True):
 
 
 def lighter(first: Mix, second: Mix, heavy: int) -> int:
-    """Which of two workers has the smaller share of heavy outputs with one more request: below 0 the first, above 0 the
-    second, 0 neither.  Exact, by cross multiplication."""
+    """Return which of two workers has the smaller share of heavy outputs with one more request: below 0 the first,
+    above 0 the second, 0 neither.  Exact, by cross multiplication."""
     one, other = first.heavy + heavy, second.heavy + heavy
     return one * (second.requests + 1) - other * (first.requests + 1)
 
@@ -146,7 +146,7 @@ class HeavyLight(Router[MixState]):
 
 
 def _without(state: MixState, request_id: int) -> MixState:
-    """The state without a request, which may be unknown."""
+    """Return the state without a request, which may be unknown."""
     sent = state.sent.get(request_id)
     if sent is None:
         return state

@@ -128,7 +128,7 @@ class SplitPhases(Router[AnyState]):
         return ClusterPlan((), (*migrations, *moved)), state
 
     def accepts(self, load: WorkerLoad, handover: Handover) -> bool:
-        """Whether a worker for decode is sent a request now; if not, all that are staged wait."""
+        """Return whether a worker for decode is sent a request now; if not, all that are staged wait."""
         return True
 
     def _handed_over(self, state: AnyState, request_id: int, view: ClusterView) -> tuple[Migration | None, AnyState]:

@@ -142,7 +142,7 @@ class TetriInfer(SplitPhases):
         return replace(migration, overlap="chunks"), after
 
     def _pulled(self, before: AnyState, after: AnyState, migration: Migration, view: ClusterView) -> bool:
-        """Whether the target takes the request's KV now.  O(requests between the phases)."""
+        """Return whether the target takes the request's KV now.  O(requests between the phases)."""
         target = migration.target
         load = next((load for load in view.workers if load.worker == target), None)
         if self.pull == "greedy" or target == migration.source or load is None:
@@ -166,7 +166,7 @@ class TetriInfer(SplitPhases):
 
 
 def _without_early_at_home(state: AnyState, view: ClusterView) -> AnyState:
-    """The state in which requests whose worker may itself decode them wait for their first token."""
+    """Return the state in which requests whose worker may itself decode them wait for their first token."""
     able = {load.worker for load in view.workers if load.role != "prefill"}
     handovers = state.handovers
     for request_id in handovers.staged:

@@ -88,11 +88,11 @@ class Splitwise(ClusterPolicy[Pools]):
     # --- rules that papers and code have otherwise --------------------------------------------------------------------
 
     def is_long(self, machine: Machine, tokens: int) -> bool:
-        """Whether a machine's queue is too long for a prompt of so many tokens."""
+        """Return whether a machine's queue is too long for a prompt of so many tokens."""
         return machine.prompts > 0 and machine.pending_tokens + tokens > self.threshold_tokens
 
     def is_full(self, candidate: Candidate, tokens: int) -> bool:
-        """Whether a machine has no room for a request that may come to hold so many tokens."""
+        """Return whether a machine has no room for a request that may come to hold so many tokens."""
         load, machine = candidate
         return machine.memory_tokens + tokens > load.kv_capacity_tokens
 

@@ -103,27 +103,27 @@ class Pools(msgspec.Struct, frozen=True):
     # --- what a policy decides --------------------------------------------------------------------------------------
 
     def seen(self, worker: int, role: Role, now_ns: int) -> "Pools":
-        """With a machine of that role, unless its origin is known."""
+        """Return a copy with a machine of that role, unless its origin is known."""
         machine = self.machines.get(worker, Machine())
         if machine.origin is not None:
             return self
         return replace(self, machines=self.machines.set(worker, replace(machine, origin=role).at(now_ns)))
 
     def paired(self, pair: Pair, now_ns: int) -> "Pools":
-        """With a request that is placed."""
+        """Return a copy with a request that is placed."""
         pools = _work(self, pair.prompt, now_ns, prompts=1, prompt_tokens=pair.prompt_tokens)
         pools = _work(pools, pair.output, now_ns, outputs=1, memory_tokens=pair.memory_tokens)
         return replace(pools, pairs=pools.pairs.set(pair.request.id, pair))
 
     def sent(self, request_id: int, output: int, now_ns: int) -> "Pools":
-        """With a staged request on its way to the machine that decodes it."""
+        """Return a copy with a staged request on its way to the machine that decodes it."""
         pair = self.pairs[request_id]
         pools = _decoding_at(self, pair, output, now_ns)
         pools = _known(pools, replace(pools.pairs[request_id], is_sent=True))
         return replace(pools, unsent=tuple(each for each in pools.unsent if each != request_id))
 
     def repurposed(self, worker: int, now_ns: int) -> "Pools":
-        """With a machine whose origin is the other kind from now on."""
+        """Return a copy with a machine whose origin is the other kind from now on."""
         machine = self.machines[worker]
         origin: Role = "decode" if machine.origin == "prefill" else "prefill"
         machine = replace(machine, origin=origin, mixed_ns=None).at(now_ns)
@@ -132,7 +132,7 @@ class Pools(msgspec.Struct, frozen=True):
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def observed(self, event: ev.Event) -> "Pools":
-        """After an event; itself if that is about nothing that it knows."""
+        """Observe an event; itself if that is about nothing that it knows."""
         match event:
             case ev.Arrived(worker=worker, request=request) if worker == ev.NOWHERE:
                 pools = _without(self, request.id, event.time_ns)
@@ -198,7 +198,7 @@ def _work(
     outputs: int = 0,
     memory_tokens: int = 0,
 ) -> Pools:
-    """So much more work (or less) at a machine."""
+    """Count so much more work (or less) at a machine."""
     machine = pools.machines.get(worker)
     if machine is None:
         return pools
@@ -213,7 +213,7 @@ def _work(
 
 
 def _computing_at(pools: Pools, pair: Pair, worker: int, tokens: int, now_ns: int) -> Pools:
-    """The request has so many tokens of its prompt to compute, at that machine."""
+    """Note that the request has so many tokens of its prompt to compute, at that machine."""
     if pair.prompt_tokens:
         pools = _work(pools, pair.prompt, now_ns, prompts=-1, prompt_tokens=-pair.prompt_tokens)
     if tokens:
@@ -222,7 +222,7 @@ def _computing_at(pools: Pools, pair: Pair, worker: int, tokens: int, now_ns: in
 
 
 def _decoding_at(pools: Pools, pair: Pair, worker: int, now_ns: int) -> Pools:
-    """The request is decoded at that machine."""
+    """Note that the request is decoded at that machine."""
     if worker == pair.output:
         return pools
     pools = _work(pools, pair.output, now_ns, outputs=-1, memory_tokens=-pair.memory_tokens)
@@ -231,7 +231,7 @@ def _decoding_at(pools: Pools, pair: Pair, worker: int, now_ns: int) -> Pools:
 
 
 def _arrived(pools: Pools, event: ev.Arrived) -> Pools:
-    """A request came to a machine: for its prompt, perhaps not where it was sent, or to be decoded."""
+    """Note a request that came to a machine: for its prompt, perhaps not where it was sent, or to be decoded."""
     pair = pools.pairs.get(event.request.id)
     if pair is None or event.worker not in pools.machines:
         return pools
@@ -255,7 +255,7 @@ def _arrived(pools: Pools, event: ev.Arrived) -> Pools:
 
 
 def _computes(pools: Pools, request_id: int, worker: int, tokens: int, now_ns: int) -> Pools:
-    """A request with a prompt to compute has so many tokens left of it."""
+    """Note how many tokens a request with a prompt to compute has left of it."""
     pair = pools.pairs.get(request_id)
     if pair is None or not pair.prompt_tokens or worker != pair.prompt or tokens == pair.prompt_tokens:
         return pools
@@ -263,7 +263,7 @@ def _computes(pools: Pools, request_id: int, worker: int, tokens: int, now_ns: i
 
 
 def _left(pools: Pools, pair: Pair, event: ev.Migrated) -> Pools:
-    """A request left a batch or queue: it is staged if its KV stays, and begins anew elsewhere if not."""
+    """Note a request that left a batch or queue: it is staged if its KV stays, and begins anew elsewhere if not."""
     if not event.kv_tokens:
         return _known(pools, replace(pair, stage="output"))
     pools = _computing_at(pools, pair, event.worker, 0, event.time_ns)
@@ -272,7 +272,7 @@ def _left(pools: Pools, pair: Pair, event: ev.Migrated) -> Pools:
 
 
 def _failed(pools: Pools, pair: Pair, target: int) -> Pools:
-    """A transfer failed: it is sent again when it is staged."""
+    """Note a transfer that failed: it is sent again when it is staged."""
     request_id = pair.request.id
     pools = _known(pools, replace(pair, is_sent=False, failures=pair.failures + 1, failed=target))
     if pair.stage != "staged" or request_id in pools.unsent:
@@ -281,7 +281,7 @@ def _failed(pools: Pools, pair: Pair, target: int) -> Pools:
 
 
 def _without(pools: Pools, request_id: int, now_ns: int) -> Pools:
-    """The request is over, or begins anew."""
+    """Forget the request, which is over or begins anew."""
     pair = pools.pairs.get(request_id)
     if pair is None:
         waiting = tuple(held for held in pools.waiting if held[0].id != request_id)
@@ -293,7 +293,7 @@ def _without(pools: Pools, request_id: int, now_ns: int) -> Pools:
 
 
 def _bereft(pools: Pools, worker: int) -> Pools:
-    """A machine is gone; requests that had it for one phase have none for it."""
+    """Forget a machine that is gone; requests that had it for one phase have none for it."""
     if worker not in pools.machines:
         return pools
     pairs = pools.pairs

@@ -324,7 +324,7 @@ def _encoded(account: SharedAccount) -> bytes:
 
 
 def _decoded(value: bytes) -> SharedAccount:
-    """Raises `StoreError` for what is no account of this version."""
+    """Decode an account, and raise `StoreError` for what is none of this version."""
     if not value.startswith(_HEAD):
         raise StoreError(f"the value there is none of this version: it begins with {value[: len(_HEAD)]!r}")
     try:

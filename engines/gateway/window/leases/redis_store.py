@@ -41,7 +41,7 @@ class RedisStore:
     """Values of one server, or of what its address leads to after a fail-over.  Belongs to one event loop."""
 
     def __init__(self, url: str, *, password: str | None = None, timeout_seconds: float = 0.5) -> None:
-        """Raises `ValueError` for an address that is none."""
+        """Connect, and raise `ValueError` for an address that is none."""
         given: dict[str, Any] = {} if password is None else {"password": password}
         given |= {"socket_timeout": timeout_seconds, "socket_connect_timeout": timeout_seconds}
         # Leases are renewed again by the gateway, which knows that the first time may have happened.
