@@ -268,6 +268,7 @@ def test_every_row_is_recorded_as_it_stands() -> None:
         assert claims == [(each.about, each.printed, list(each.range_json)) for each in row.claims]
 
 
+@pytest.mark.kept("docs/results.json")
 @pytest.mark.nightly
 @pytest.mark.parametrize("row", reproduce.ROWS.values(), ids=lambda row: f"row {row.id}")
 def test_recorded_figures_come_out_again(row: PanelRow, full_budget: bool) -> None:

@@ -1,9 +1,9 @@
 """Keep the results of proofs, mutants and batteries for as long as the files that they rest on are the same.
 
-A test with the marker `kept` is a function of text: the files that its module reaches by imports, the versions of the
-packages that it runs, and nothing else.  `record.json`, beside this file, holds of each such test function that passed
-with all its cases their number and a hash of that text.  While both are the same, a run leaves the function out.
-`--record` writes what a run has shown; `--full-budget` and `--recompute` run everything.
+A test with the marker `kept` is a function of text: the files that its module reaches by imports, those that the marker
+names, the versions of the packages that it runs, and nothing else.  `record.json`, beside this file, holds of each such
+test function that passed with all its cases their number and a hash of that text.  While both are the same, a run
+leaves the function out.  `--record` writes what a run has shown; `--full-budget` and `--recompute` run everything.
 """
 
 import ast
@@ -65,9 +65,10 @@ class Closures:
     def sha256(self, module: str) -> str:
         """Return the hash of all that the module reaches, of the data beside it, and of versions."""
         reached = sorted({self.files[name] for name, _ in self._reach((module, True))})
-        data = sorted({path for folder in {file.parent for file in reached} for path in _data_in(folder)})
+        data = {path for folder in {file.parent for file in reached} for path in _data_in(folder)}
+        data |= set(_data_named(self.files[module]))
         total = hashlib.sha256("\n".join(_versions()).encode())
-        for path in [*reached, *data]:
+        for path in [*reached, *sorted(data)]:
             total.update(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name).encode())
             total.update(self._digest(path))
         return total.hexdigest()[:20]
@@ -123,6 +124,14 @@ def _for_types(tree: ast.Module) -> Iterator[ast.stmt]:
     for node in tree.body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from node.body
+
+
+def _data_named(test: Path) -> Iterator[Path]:
+    """Yield the files, and those in folders, that a test file names in its markers: ``pytest.mark.kept("LICENSE")``."""
+    for node in ast.walk(ast.parse(test.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.kept":
+            for path in (ROOT / ast.literal_eval(argument) for argument in node.args):
+                yield from sorted(path.rglob("*.*")) if path.is_dir() else [path]
 
 
 @cache

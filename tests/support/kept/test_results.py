@@ -45,6 +45,13 @@ def test_a_changed_file_that_is_reached_changes_the_hash(reached: str, written: 
     assert written("test_it", **{reached: "other = 4\n"}) != written("test_it")
 
 
+def test_a_file_that_the_marker_names_counts(written: Callable[..., str]) -> None:
+    """A test may read what no import reaches."""
+    named = TREE["test_it"] + "import pytest\npytestmark = pytest.mark.kept({!r})\n"
+    with_data = {written("test_it", test_it=named.format(data)) for data in ("LICENSE", "Makefile", "tests/replays")}
+    assert len(with_data) == 3
+
+
 def test_what_a_passed_package_loads_on_demand_counts_only_where_it_is_asked_for(written: Callable[..., str]) -> None:
     """Else each test would rest on the whole package."""
     assert written("test_it", pack_lazy="late = 2\n") == written("test_it", pack_apart="") == written("test_it")

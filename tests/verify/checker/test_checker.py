@@ -12,6 +12,8 @@ from fairsched.verify.checker import check
 from fairsched.verify.checker.rules import cases, opened, regrouped
 from fairsched.verify.checker.terms import Terms, expressions
 
+pytestmark = pytest.mark.kept
+
 QUESTION = """
 (set-logic QF_LIA)
 (declare-fun x () Int)

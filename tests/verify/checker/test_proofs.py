@@ -12,6 +12,8 @@ from fairsched.verify.checker.terms import Term, Terms, expressions
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.solvers import checked_proof, cpc_proof, questions, z3_answer
 
+pytestmark = pytest.mark.kept
+
 SHORT = (("D-printed", "come back"), ("D-refill", "hints"))
 """Goals whose short proofs have most of the rules between them."""
 

@@ -29,6 +29,8 @@ from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
 from tests.support.policies.pausing import RandomPauses
 
+pytestmark = pytest.mark.kept
+
 SMALL: dict[str, Any] = {"max_batched_tokens": 7, "max_running": 4}
 LARGE: dict[str, Any] = {"max_batched_tokens": 1_500, "max_running": 4}
 BIG_BLOCKS = World(block_tokens=512, capacity_blocks=(7, 20))

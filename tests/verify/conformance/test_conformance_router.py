@@ -23,6 +23,8 @@ from fairsched.policies.routers.phases.split import AnyState
 from fairsched.verify.conformance import check_cluster_policy, check_router
 from fairsched.verify.conformance.router import RouterMachine
 
+pytestmark = pytest.mark.kept
+
 EXAMPLES = 30
 STEPS = 25
 

@@ -31,6 +31,8 @@ from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
 from tests.support.policies.gate_play import GatePlay, first_seed, past_the_gate
 
+pytestmark = pytest.mark.kept
+
 FEW = GatePlay()
 WEIGHED = GatePlay(weight_max=4)
 CROWD = GatePlay(clients=12, capacity_blocks=160, step_blocks=20, weight_max=4)

@@ -13,6 +13,8 @@ from fairsched.verify.logic import kernels_of
 from tests.verify.mutation.bugs import BUGS, Bug
 from tests.verify.mutation.code import code_mutants, in_place, same_changes
 
+pytestmark = pytest.mark.kept
+
 
 def noticing(name: str) -> Iterator[Callable[[], object]]:
     """The test of that name (file::function), once for each of its parameters."""

@@ -19,6 +19,8 @@ from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from tests.support.authors import loose_claims
 
+pytestmark = pytest.mark.kept
+
 QUICK = [
     (deficit, "in_credit"),
     (deficit, "choose"),

@@ -25,6 +25,8 @@ from fairsched.verify.proofs.memory import pricing as pricing_proofs
 from fairsched.verify.solvers import Broken, Proved, check, prove
 from fairsched.verify.solvers.prover import obligations
 
+pytestmark = pytest.mark.kept
+
 PROOFS: dict[ModuleType, tuple[Any, ...]] = {
     deficit: (deficit_proofs, deficit_kernel_proofs, deficit_progress_proofs),
     hierarchical: (hierarchical_proofs,),

@@ -39,6 +39,8 @@ from fairsched.verify.proofs.memory import transit as transit_proofs
 from fairsched.verify.solvers import Broken, prove
 from fairsched.verify.solvers.prover import audit
 
+pytestmark = pytest.mark.kept
+
 BUGS = [
     (deficit, "D-wc", "refill", "(q <= 0)", "(q < 0)"),
     (deficit, "D-wc", "choose", "in_credit(o, q, queued) & ready", "queued & (q > 1)"),

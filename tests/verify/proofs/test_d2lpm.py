@@ -16,6 +16,8 @@ from fairsched.verify.proofs.routers import d2lpm_scenarios as d2lpm_worlds
 from fairsched.verify.proofs.routers.d2lpm_scenarios import MANY, WARM_UP, WORKERS, F, G, Tick, gap_max
 from fairsched.verify.solvers import Broken, prove
 
+pytestmark = pytest.mark.kept
+
 CLAIMS = {claim.theorem.id: claim for claim in d2lpm_proofs.claims()}
 
 

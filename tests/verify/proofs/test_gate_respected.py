@@ -21,6 +21,8 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
 from fairsched.verify.conformance.local import World, check_local_policy
 
+pytestmark = pytest.mark.kept
+
 ORDERS: dict[str, type[Order]] = {order.name: order for order in (Arrival, ShortestPrompt, LongestPrefix)}
 GATES: dict[str, AnyGate] = {
     "deficit": DeficitGate(quantum=5),

@@ -25,6 +25,8 @@ from fairsched.verify.proofs.orders import weighted_round_robin as turns_proofs
 from fairsched.verify.proofs.orders import weighted_round_robin_bound as turns_bound
 from fairsched.verify.solvers import Broken, Proved, prove
 
+pytestmark = pytest.mark.kept
+
 PROOFS = {turns: turns_proofs}
 KERNELS: dict[ModuleType, tuple[Callable[..., Any], ...]] = {
     turns: (turns.chosen, turns.count, turns.turn_after, turns.taken_after),

@@ -18,6 +18,8 @@ from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.proofs.gates.phases import scenarios
 
+pytestmark = pytest.mark.kept
+
 LATENCY = PRESETS["llama-3.1-8b-a100"]
 OUTPUTS = (16, 112)
 

@@ -24,6 +24,8 @@ from fairsched.verify.report.values import plan, run
 from fairsched.verify.solvers import Proved, Refuted, Unknown, prove
 from fairsched.verify.solvers.cross_check import questions
 
+pytestmark = pytest.mark.kept
+
 BUGS = [(module, bug) for module in proofs.MODULES for bug in proofs.bugs(module)]
 CLAIMS = [claim for claim in proofs.claims() if not isinstance(claim, Claim)]
 

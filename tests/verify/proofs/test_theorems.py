@@ -14,6 +14,8 @@ from fairsched.verify.proofs.gates.refinements import admission
 from fairsched.verify.solvers import Broken, Proved, Unknown, prove
 from fairsched.verify.solvers.prover import audit, prove_changed
 
+pytestmark = pytest.mark.kept("docs/reference/theorems.md")
+
 CLAIMS = {claim.theorem.id: claim for claim in gate_claims()}
 BY_NIGHT = ("D-pause-lag", "D-pause-weighted", "D-pause-debt", "J-busy")
 """Audited by night: those about pairs rest on the events of D-pause-gap, and J-busy sums over calls in each step."""

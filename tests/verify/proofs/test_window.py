@@ -13,6 +13,8 @@ from fairsched.verify.logic import Claim, World, total
 from fairsched.verify.proofs.memory import window as window_proofs
 from fairsched.verify.solvers import Broken, prove
 
+pytestmark = pytest.mark.kept
+
 CLAIMS = {claim.theorem.id: claim for claim in window_proofs.claims()}
 
 

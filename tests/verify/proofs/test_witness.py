@@ -13,6 +13,8 @@ from fairsched.verify.proofs import gate_claims, witnesses
 from fairsched.verify.proofs.gates import deficit_witness
 from tests.support.scenarios import job, policy, run, world
 
+pytestmark = pytest.mark.kept
+
 
 @pytest.mark.parametrize("witness", witnesses(), ids=lambda witness: witness.theorem.id)
 def test_the_bound_is_attained_exactly(witness: Witness) -> None:

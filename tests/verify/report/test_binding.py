@@ -21,6 +21,8 @@ from fairsched.verify.proofs.memory import books, memory
 from fairsched.verify.report.binding import BindingLevel, Bound, bound_of, counted, traced_of
 from fairsched.verify.solvers import Broken, prove
 
+pytestmark = pytest.mark.kept
+
 ABOUT_CODE = ("D-A.2-time", "V-4.11-time", "D2-A.4", "D2-5.1", "D2-5.2", "H-families", "KV-charge")
 
 

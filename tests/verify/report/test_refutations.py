@@ -10,6 +10,8 @@ from fairsched.verify import proofs
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import refutations
 
+pytestmark = pytest.mark.kept("tests/replays")
+
 SAVED = Path(__file__).parents[2] / "replays" / "refutations"
 KERNELS = ("CE1", "CE2", "CE3", "CE4", "CE5", "CV1", "CV2", "CV3")
 NAMES = (*KERNELS, *(false.claim.theorem.id for _, false in proofs.refuted_claims()))

@@ -12,6 +12,8 @@ from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.solvers import Broken, NotReached, Reached, prove, reach
 
+pytestmark = pytest.mark.kept
+
 
 def _claim(proofs: Any, kernel: Any, theorem: str) -> Claim:
     found: Claim = next(claim for claim in proofs.claims(kernel) if claim.theorem.id == theorem)

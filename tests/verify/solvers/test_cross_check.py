@@ -12,6 +12,8 @@ from fairsched.verify.solvers import Proved, Question, Task, cross_check, cvc5_a
 from fairsched.verify.solvers.cross_check import disagreement, questions
 from fairsched.verify.solvers.prover import to_show
 
+pytestmark = pytest.mark.kept
+
 EVERY = [name for name, claim in claims_of(SUITE).items() if not isinstance(claim, SampledClaim)]
 SLOW = ("D-weighted", "H-weighted", "D-pause-weighted", "D-cap", "V-4.9", "V-4.11", "V-4.11-time", "J-busy")
 """Theorems that cvc5 is asked about by night: it takes long over products, over sums of which every part changes, or

@@ -17,6 +17,8 @@ from fairsched.verify.solvers.cross_check import RLIMIT as RLIMIT_CVC5
 from fairsched.verify.solvers.cross_check import questions
 from fairsched.verify.solvers.prover import obligations
 
+pytestmark = pytest.mark.kept
+
 SEEDS = ("smt.random_seed", "sat.random_seed")
 HEADROOM = 3
 """The budget is at least so many times what any obligation took under any seed."""

@@ -15,6 +15,8 @@ from fairsched.verify.logic import CLIENT, INTERPRETATIONS, Point, Value, Z3Alge
 from fairsched.verify.logic.symbolic import exact_division
 from fairsched.verify.mutation.equivalence import FirstOfEquals
 
+pytestmark = pytest.mark.kept
+
 N = 3
 _row = st.lists(st.integers(-4, 4), min_size=N, max_size=N)
 _mask = st.lists(st.booleans(), min_size=N, max_size=N)
