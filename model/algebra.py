@@ -95,7 +95,7 @@ class NumpyAlgebra:
         return len(m) == 0 or bool(m[m.argmin()])
 
     def none(self, m: Bools) -> bool:
-        return not self.any(m)
+        return len(m) == 0 or not m[m.argmax()]
 
     def argmax(self, v: Ints, m: Bools) -> int:
         if not len(v):

@@ -202,8 +202,8 @@ class Chunked(Batching):
     serves_all: ClassVar[bool] = True
 
     def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
-        chunks, tokens = chunks_of(view.prefilling, self.max_batched_tokens - view.decoding)
-        return Batch(chunks, tokens, self.max_running - view.running)
+        tokens, seats = self.max_batched_tokens - view.decoding, self.max_running - view.running
+        return Batch(*chunks_of(view.prefilling, tokens), seats) if view.prefilling else Batch([], tokens, seats)
 
     def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
         return min(extend_tokens, batch.tokens) if batch.seats > 0 and batch.tokens > 0 else 0

@@ -8,25 +8,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Bools, Ints, Vector
+from fairsched.model.algebra import NUMPY, Algebra, Ints, Vector
 
 Entry = TypeVar("Entry", bound=np.generic)
 State = TypeVar("State", bound=msgspec.Struct)
 
 _FEW = 8
 _MANY = 4096
-_NO_SCORE = np.array(NO_SCORE)
-"""As an array: numpy compares it with a hundred numbers in half of the time that it takes for one of Python's."""
-
-
-def in_queue(heads: Ints) -> Bools:
-    """Return which groups have a request that waits, by the best score of each.
-
-    >>> in_queue(np.array([7, NO_SCORE])).tolist()
-    [True, False]
-    """
-    waits: Bools = heads != _NO_SCORE
-    return waits
 
 
 def grown(vector: npt.NDArray[Entry], size: int, fill: int | bool) -> npt.NDArray[Entry]:
@@ -42,16 +30,6 @@ def with_room(state: State, size: int, **fills: Any) -> State:
     """Return the state with at least `size` entries in each vector that is named, new ones equal to what is given."""
     vectors = {name: grown(getattr(state, name), size, fill) for name, fill in fills.items()}
     return msgspec.structs.replace(state, **vectors)
-
-
-def common(vector: Ints) -> Ints | int:
-    """Return the one number that all entries are, or the vector itself: numpy divides by one number ten times as fast.
-
-    >>> common(np.array([3, 3])), common(np.array([3, 4])).tolist()
-    (3, [3, 4])
-    """
-    one = int(vector[0])
-    return one if NUMPY.all(vector == one) else vector
 
 
 def least(vector: Ints) -> int:

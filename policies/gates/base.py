@@ -143,11 +143,6 @@ class Gate(ABC, Generic[GateState]):
         """Input tokens that an admission is charged for."""
         return extend_tokens if self.charge_rule == "extend" else extend_tokens + cached_tokens
 
-    @property
-    def caps(self) -> bool:
-        """Whether a cap may hold requests back: then transactions are asked what they count, and whether it is full."""
-        return getattr(self, "in_flight_cap_tokens", 0) is not None
-
     @abstractmethod
     def init(self) -> GateState: ...
 

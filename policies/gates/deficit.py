@@ -567,7 +567,8 @@ class DeficitGate(KernelGate):
         return self._cap_counts_charges and not self.elastic
 
     def charged(self, extend_tokens: int, cached_tokens: int) -> int:
-        return charged_tokens(extend_tokens, cached_tokens, self.cached_percent)
+        percent = self.cached_percent
+        return charged_tokens(extend_tokens, cached_tokens, percent) if percent else extend_tokens
 
     def released(
         self, state: DeficitState, client: int, kv_tokens: int, output_tokens: int | None = None

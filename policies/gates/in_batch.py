@@ -40,6 +40,7 @@ from fairsched.model.theorem import (
     Theorem,
 )
 from fairsched.policies.base import Limits
+from fairsched.policies.gates.authoring import common, in_queue
 from fairsched.policies.gates.deficit import (
     D_FIRST,
     D_GATE,
@@ -57,7 +58,7 @@ from fairsched.policies.gates.deficit import (
     weighted_gap_cost,
 )
 from fairsched.policies.validators import positive
-from fairsched.policies.vectors import column, common, in_queue, least
+from fairsched.policies.vectors import column, least
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors as in the deficit gate; `holds` are the clients that have paused requests in the batch, `depth` is P.

@@ -66,10 +66,10 @@ def over_cap(room: "AdmissionPass", entry: QueuedRequest) -> bool:
 
 def prefix_in_progress(room: "AdmissionPass", entry: QueuedRequest) -> bool:
     """Return whether a running prefill computes the block that the request needs next."""
-    return bool(room.state.computing) and computes_prefix(room.state, entry)
+    return bool(room.state.computing) and computes_prefix(room.policy, room.state, entry)
 
 
-def computes_prefix(state: AnyLocalState, entry: QueuedRequest) -> bool:
+def computes_prefix(policy: "Composition", state: AnyLocalState, entry: QueuedRequest) -> bool:
     """Return whether a prefill in progress computes the block that a waiting prompt needs next.  O(these).
 
     A request that shares a prefix with a group waits for no more than that.
@@ -77,8 +77,8 @@ def computes_prefix(state: AnyLocalState, entry: QueuedRequest) -> bool:
     prompt = entry.request.prompt
     if not state.computing or not prompt.keys:
         return False
-    matches = state.queue.extension(able.CacheMatches)
-    assert matches is not None
+    assert policy.matches_at is not None
+    matches: Any = state.queue.extensions[policy.matches_at]
     _, blocks = matches.stops[entry.request.id]
     # A prompt is never served whole by the cache: its last token is always computed.
     after = blocks + 1
@@ -171,7 +171,7 @@ class Composition:
     @cached_property
     def held_back(self) -> tuple[AdmissionRule, ...]:
         """The rules by which a whole group is passed over."""
-        caps = not self.ungated and self.gate.caps
+        caps = not self.ungated and getattr(self.gate, "in_flight_cap_tokens", 0) is not None
         return (*((CAP,) if caps else ()), *((LANDED,) if counts_landed(self.gate) else ()))
 
     @cached_property
@@ -276,7 +276,7 @@ class AdmissionPass:
         grouped, first_chunk = policy.gate.grouped, policy.batching.first_chunk
         group: int | None = None
         entry: QueuedRequest | None
-        while first_chunk(batch, 1):
+        while self.state.queue.entries and first_chunk(batch, 1):
             group = self.chosen()
             if group == NO_GROUP or (batch.padded and self._begins_batch(group)):
                 break

@@ -234,7 +234,8 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
     def _regrouped(self, state: AnyLocalState) -> AnyLocalState:
         """Return the state with waiting requests grouped anew, as they are before a decision's first admission."""
         assert isinstance(self.order, Regroups)
-        queue = queues.regrouped(state.queue, self.order, self.gate.grouped, partial(rules.computes_prefix, state))
+        computed = partial(rules.computes_prefix, self, state)
+        queue = queues.regrouped(state.queue, self.order, self.gate.grouped, computed)
         return replace(state, queue=queue)
 
     def _settled(self, state: AnyLocalState, event: events.Settled) -> AnyLocalState:

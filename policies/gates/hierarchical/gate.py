@@ -41,6 +41,7 @@ from fairsched.model.serialization import Derived
 from fairsched.model.theorem import CAPPED, Assumption, Theorem
 from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, Limits
+from fairsched.policies.gates.authoring import common, in_queue
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit import (
     DeficitGate,
@@ -53,7 +54,7 @@ from fairsched.policies.gates.deficit import (
 )
 from fairsched.policies.gates.hierarchical.theorems import H_WEIGHTED, THEOREMS
 from fairsched.policies.validators import positive
-from fairsched.policies.vectors import column, common, in_queue, least, with_room
+from fairsched.policies.vectors import column, least, with_room
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Beside the deficit gate's, which are about the nodes of a family.  A client is in `inner`, and that in `outer`: none

@@ -252,5 +252,5 @@ def bugs() -> Iterator[v.Bug]:
     yield of_gate("an admission is free of its rate", "admit", "self.gate.rates.input", "1")
     yield of_gate("a refill is lost", "admit", "self.before = None", "self.restore()")
     yield of_gate("what is promised is forgotten", "entered", "group, kv_tokens)", "group, 0)")
-    other = v.changed(KernelAdmissions, "admit", "self.gate.unit(self.state, group)", "1")
+    other = v.changed(KernelAdmissions, "admit", "int(self.state.share[group])", "1")
     yield v.Bug("a charge without its weight", counters(kind=other))
