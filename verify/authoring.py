@@ -24,7 +24,8 @@ from fairsched.model.algebra import EXACT, Algebra, ExactVector
 from fairsched.model.request import Client
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED, Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates import EVENTS, Kernel, KernelGate, call, parameters
+from fairsched.policies.gates import KernelGate
+from fairsched.verify import events
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -50,16 +51,7 @@ Shares = Callable[[Algebra, World], tuple[Term, Term]]
 """What a unit of service of f, and of g, counts for."""
 
 _OWN = {"queued": Kind.MASK, "was": Kind.MASK, "last": Kind.POINT, "R": Kind.VECTOR, "W": Kind.VECTOR}
-_POINT = {"p": Kind.POINT}
-_ONE = {**_POINT, "x": Kind.SCALAR}
-_AMOUNTS = {"x": Kind.SCALAR, "r": Kind.SCALAR, "score": Kind.VECTOR, "ready": Kind.MASK}
-_CHANCE = {"lot": Kind.VECTOR}
-_NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
-_RESERVED = (_NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
-_FITS = Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, w.x + w.r), MEM_RESERVE)
-_WAITS = Need(lambda o, w: o.pick(w.queued, w.p, True))
-_AWAY = Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True))
-_EXISTS = Need(lambda o, w: o.exists(w.p))
+_FITS = (events.NOT_NEGATIVE, events.MORE, events.FITS)
 _RESERVE = Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U))
 
 
@@ -239,7 +231,7 @@ def _check(gate: type[FairGate]) -> None:
         raise ValueError(
             f"{gate.__name__}: no claim here is about {', '.join(unproved)}, which a `KernelGate` may have"
         )
-    taken = {*_OWN, *_AMOUNTS, *_CHANCE, "U", "f", "g", "p", "charge", "d", "idle", "o"}
+    taken = {*_OWN, "x", "r", "score", "ready", "lot", "U", "f", "g", "p", "charge", "d", "idle", "o"}
     names = (*gate.state, *gate.constants, *gate.per_weight, *gate.over_weight, *(f"{name}0" for name in gate.state))
     for name in names:
         if name in taken or names.count(name) > 1:
@@ -268,13 +260,13 @@ def _empty(gate: type[FairGate]) -> tuple[Clause, ...]:
 
 def _waiting_only(gate: type[FairGate], source: str) -> Claim:
     """The client that `choose` lets in waits: otherwise there is nothing to admit."""
-    vectors = (*gate.state, *gate.per_weight, *gate.over_weight, "score", *_drawn(gate))
-    seen = {**dict.fromkeys(vectors, Kind.VECTOR), "ready": Kind.MASK}
+    of = events.declared(gate)
+    seen = {**dict.fromkeys((*gate.state, *gate.per_weight, *gate.over_weight), Kind.VECTOR), **of.seen}
     facts = {**seen, **dict.fromkeys(gate.constants, Kind.SCALAR), "queued_now": Kind.MASK, "last": Kind.POINT}
 
     def choose(o: Algebra, w: World) -> Written:
         now = World(**{**vars(w), "queued": w.queued_now})
-        return {"queued": w.queued_now, "served": _called(gate, gate.choose, o, now)}
+        return {"queued": w.queued_now, "served": of.call(gate.choose, o, now)}
 
     waits = Clause("who is let in waits", lambda o, w: o.pick(w.queued, w.served, True))
     theorem = Theorem("gate", "only waiting clients are let in", source, ())
@@ -289,28 +281,26 @@ def _waiting_only(gate: type[FairGate], source: str) -> Claim:
 
 def _progress(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> Claim:
     """Whenever clients wait, one is let in after finitely many refills: a gate that serves nobody is fair to all."""
-    system = _system(gate, "")
-    refills = gate.kernels("refill")
+    system, of = _system(gate, ""), events.declared(gate)
 
     def waits(o: Algebra, w: World) -> Term:
         return o.any(w.queued)
 
     def chosen(o: Algebra, w: World) -> Term:
-        return o.exists(_called(gate, gate.choose, o, w, ready=w.queued))
+        return o.exists(of.call(gate.choose, o, w, ready=w.queued))
 
     def lacks(o: Algebra, w: World) -> Term:
         return gate.shortfall(o, w)
 
     def still_lacks(o: Algebra, w: World) -> Term:
-        refilled = {name: _called(gate, kernel, o, w) for name, kernel in refills.items()}
-        return gate.shortfall(o, World(**{**vars(w), **refilled}))
+        return gate.shortfall(o, World(**{**vars(w), **of.run("refill", o, w)}))
 
     def nearer(o: Algebra, w: World) -> Term:
         left = (w.lacks >= 1) & (w.still_lacks + 1 <= w.lacks)
         return o.where(w.waits, o.where(w.chosen, True, left), True)
 
     derived: dict[str, Formula] = {"waits": waits, "chosen": chosen}
-    if refills:
+    if of.kernels["refill"]:
         clause = Clause("a client that waits is let in, or a refill brings that nearer", nearer)
         derived |= {"lacks": lacks, "still_lacks": still_lacks}
     else:
@@ -322,28 +312,12 @@ def _progress(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> Cl
         (MEM_RESERVE, GATE_RESPECTED),
         rests_on=("always",),
     )
-    of = attrs.evolve(
-        system,
-        parameters={**system.parameters, "score": Kind.VECTOR, **_drawn(gate)},
-        derived={**system.derived, **derived},
-    )
-    return Claim(theorem, of, _empty(gate), (), (clause,), given=kept)
+    seen = {name: kind for name, kind in of.seen.items() if name != "ready"}
+    system = attrs.evolve(system, parameters={**system.parameters, **seen}, derived={**system.derived, **derived})
+    return Claim(theorem, system, _empty(gate), (), (clause,), given=kept)
 
 
 # --- what may happen ------------------------------------------------------------------------------------------------
-
-
-def _called(gate: type[FairGate], kernel: Kernel, o: Algebra, w: World, **also: Any) -> Any:
-    """The kernel on what its parameters name; what only a proof knows, it cannot ask for."""
-    seen = {"queued", "last", "p", "score", "ready", "lot"}
-    seen |= {*gate.state, *gate.constants, *gate.per_weight, *gate.over_weight}
-    known = {name: value for name, value in vars(w).items() if name in seen} | also
-    return call(kernel, known, o)
-
-
-def _drawn(gate: type[FairGate]) -> dict[str, Kind]:
-    """What chance gives to each choice: in proofs, anything."""
-    return _CHANCE if "lot" in parameters(gate.choose) else {}
 
 
 def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> System:
@@ -352,19 +326,17 @@ def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> 
     With `gives_back` service may be less than what was charged, unless NothingRefunded is assumed.
     """
 
-    def waits(client: str) -> Need:
-        return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
-
     at_start = {f"{name}0": Kind.VECTOR for name in gate.state}
     laws = [Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))]
     laws += [_at_least_one(name) for name in (*gate.constants, *gate.per_weight, *gate.over_weight)]
-    events, own = (*_queue_events(gate), *_running_events(gate)), dict(_OWN)
+    of, own = events.declared(gate), dict(_OWN)
+    last = of.asks("last") or _speaks_of_last(gate)
+    every = events.gate_events(of, _FITS, was=True, last=last)
     if gives_back:
-        uncounted = (_EXISTS, _NOT_NEGATIVE)
-        give_back = Event("cancel", lambda o, w: {"W": o.bump(w.W, w.p, -w.x)}, _ONE, uncounted)
-        events = (*events, attrs.evolve(give_back, excluded_by=NOTHING_REFUNDED))
-    if not _asks_for_last(gate):
-        events = tuple(map(_forgets_last, events))
+        uncounted = (events.EXISTS, events.NOT_NEGATIVE)
+        cancel = Event("cancel", lambda o, w: {"W": o.bump(w.W, w.p, -w.x)}, events.ONE, uncounted)
+        every += (attrs.evolve(cancel, excluded_by=NOTHING_REFUNDED).also(was=lambda w: w.queued),)
+    if not last:
         del own["last"]
     return System(
         gate.__name__,
@@ -378,92 +350,17 @@ def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> 
         },
         laws=tuple(laws),
         fields={**dict.fromkeys(gate.state, Kind.VECTOR), **own},
-        events=tuple(event.with_needs(*map(waits, backlogged)).also(was=lambda w: w.queued) for event in events),
+        events=tuple(event.with_needs(*map(events.waits, backlogged)) for event in every),
         derived={"idle": lambda o, w: spread(o.none(w.queued), w.R)},
     )
 
 
-def _asks_for_last(gate: type[FairGate]) -> bool:
-    """Whether a kernel takes the last who left, or a clause speaks of it; otherwise it need not be remembered."""
-    kernels = [gate.choose, *(kernel for event in EVENTS for kernel in gate.kernels(event).values())]
+def _speaks_of_last(gate: type[FairGate]) -> bool:
+    """Whether a clause speaks of the last who left; otherwise it need not be remembered, unless a kernel takes it."""
     texts: list[Any] = [clause.holds for clause in gate.always]
     texts += [holds for promise in gate.promises for holds in (promise.holds, *(c.holds for c in promise.during))]
-    asked = any("last" in parameters(kernel) for kernel in kernels)
-    return asked or any("last" in text.__code__.co_names for text in texts)
-
-
-def _forgets_last(event: Event) -> Event:
-    step = event.step
-    return attrs.evolve(event, step=lambda o, w: {name: value for name, value in step(o, w).items() if name != "last"})
+    return any("last" in text.__code__.co_names for text in texts)
 
 
 def _at_least_one(name: str) -> Need:
     return Need(lambda o, w: getattr(w, name) >= 1)
-
-
-def _queue_events(gate: type[FairGate]) -> tuple[Event, ...]:
-    joined = gate.kernels("join")
-    kernels = tuple(joined.values())
-
-    def behind(o: Algebra, w: World) -> Written:
-        return {"queued": o.put(w.queued, w.p, True)}
-
-    def arrive(o: Algebra, w: World) -> Written:
-        return {**behind(o, w), **{name: _called(gate, kernel, o, w) for name, kernel in joined.items()}}
-
-    def leave(o: Algebra, w: World) -> Written:
-        return {"queued": o.put(w.queued, w.p, False), "last": w.p}
-
-    def released(o: Algebra, w: World) -> Written:
-        return {"R": o.bump(w.R, w.p, -w.x)}
-
-    return (
-        Event("arrive", arrive, _POINT, (_EXISTS, _AWAY), kernels),
-        Event("arrive behind one's own", behind, _POINT, (_EXISTS, _WAITS)),
-        Event("leave the queue", leave, _POINT, (_EXISTS, _WAITS)),
-        Event("finish", released, _ONE, (_EXISTS, *_RESERVED)),
-        Event("preempt", lambda o, w: {**arrive(o, w), **released(o, w)}, _ONE, (_EXISTS, *_RESERVED, _AWAY), kernels),
-        Event("preempt, others of it wait", released, _ONE, (_EXISTS, *_RESERVED, _WAITS)),
-    )
-
-
-def _running_events(gate: type[FairGate]) -> tuple[Event, ...]:
-    admitted, decoded, refilled = (gate.kernels(event) for event in ("admit", "decode", "refill"))
-    charging = tuple(admitted.values())
-
-    def charged(o: Algebra, w: World) -> Written:
-        return {name: _called(gate, kernel, o, w, charge=w.x) for name, kernel in admitted.items()}
-
-    def admit(o: Algebra, w: World) -> Written:
-        return {**charged(o, w), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
-
-    def admit_last(o: Algebra, w: World) -> Written:
-        return {**admit(o, w), "queued": o.put(w.queued, w.p, False), "last": w.p}
-
-    def choose(o: Algebra, w: World) -> Written:
-        return {"p": _called(gate, gate.choose, o, w)}
-
-    def correct(o: Algebra, w: World) -> Written:
-        return {**charged(o, w), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
-
-    def decode(o: Algebra, w: World) -> Written:
-        changed = {name: _called(gate, kernel, o, w, charge=w.d) for name, kernel in decoded.items()}
-        return {**changed, "R": w.R - w.d, "W": w.W + w.d}
-
-    def refill(o: Algebra, w: World) -> Written:
-        return {name: _called(gate, kernel, o, w) for name, kernel in refilled.items()}
-
-    letting_in = (_EXISTS, _NOT_NEGATIVE, Need(lambda o, w: w.r >= 0), _FITS)
-    produced = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
-    kernels = (gate.choose, *charging)
-    past, amounts = (*letting_in, _WAITS), {**_AMOUNTS, **_drawn(gate)}
-    events = [
-        Event("admit", admit, amounts, letting_in, kernels, decides=choose),
-        Event("admit the last that waits", admit_last, amounts, letting_in, kernels, decides=choose),
-        Event("admit past the gate", admit, {**amounts, **_POINT}, past, charging, excluded_by=GATE_RESPECTED),
-        Event("compute more than planned", correct, _ONE, (_EXISTS, *_RESERVED), charging),
-        Event("decode", decode, {"d": Kind.VECTOR}, produced, tuple(decoded.values())),
-    ]
-    if refilled:
-        events.append(Event("refill", refill, kernels=tuple(refilled.values())))
-    return tuple(events)

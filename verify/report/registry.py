@@ -52,7 +52,7 @@ REGISTRATIONS = (
     Registration(
         gates.DeficitGate,
         {
-            "join": ("arrive", "arrive as printed, at zero", "preempt as printed, at zero"),
+            "join": ("arrive", "preempt", "arrive as printed, at zero", "preempt as printed, at zero"),
             "refill": ("refill",),
             "admit": ("admit", "correct"),
             "decode": ("decode",),
@@ -71,7 +71,7 @@ REGISTRATIONS = (
     Registration(
         gates.CounterGate,
         {
-            "join": ("arrive", "preempt, nothing else waits"),
+            "join": ("arrive", "preempt"),
             "left": ("leave the queue",),
             "admit": ("admit", "admit the last that waits", "correct"),
             "decode": ("decode",),

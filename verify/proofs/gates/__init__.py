@@ -7,14 +7,14 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.proofs.gates.counter import counter_system
-    from fairsched.verify.proofs.gates.deficit import ahead_at_most, apart_at_most, both, charge_fits, same_credit
+    from fairsched.verify.proofs.gates.deficit import ahead_at_most, apart_at_most, both, same_credit
     from fairsched.verify.proofs.gates.deficit_progress import latency_in_time
     from fairsched.verify.proofs.gates.deficit_witnesses import deficit_witness
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "ahead_at_most", "apart_at_most", "both", "charge_fits", "counter_system", "deficit_witness", "latency_in_time",
+    "ahead_at_most", "apart_at_most", "both", "counter_system", "deficit_witness", "latency_in_time",
     "modules", "same_credit"
 ]  # fmt: skip
 

@@ -12,6 +12,7 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import EQUAL_QUANTA, MEM_RESERVE, QUANTUM_POSITIVE
 from fairsched.policies.gates import V_CHANGE
+from fairsched.verify import events
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.gates.counter import (
@@ -24,7 +25,7 @@ from fairsched.verify.proofs.gates.counter import (
     started_close_counters,
     without_refunds,
 )
-from fairsched.verify.proofs.gates.deficit import both, both_backs, waits
+from fairsched.verify.proofs.gates.deficit import both, both_backs
 from fairsched.verify.proofs.kernels import counter, deficit
 
 # --- deficit gate ---------------------------------------------------------------------------------------------------
@@ -150,19 +151,18 @@ def _charges_today(kernel: v.Functions) -> tuple[v.Event, ...]:
 def _counter_claim(kernel: v.Functions) -> v.Claim:
     """V-4.4's, with events in which prices change; a refund at another price might give back more than was charged."""
     fixed = counter_system(kernel, backlogged=("f", "g"))
-    today = {event.name: event.with_needs(waits("f"), waits("g")) for event in _charges_today(kernel)}
+    today = {event.name: event.with_needs(events.waits("f"), events.waits("g")) for event in _charges_today(kernel)}
     moved = v.vectors("U", "c0")
 
     def changed(event: v.Event) -> v.Event:
         return today[event.name].also(was=lambda w: w.queued) if event.name in today else without_refunds(event)
 
-    events = tuple(map(changed, fixed.events))
     changing = attrs.evolve(
         fixed,
         name="counter gate, weights change",
         parameters={name: kind for name, kind in fixed.parameters.items() if name not in moved},
         fields={**fixed.fields, **moved},
-        events=(*events, _finer_unit(kernel)),
+        events=(*map(changed, fixed.events), _finer_unit(kernel)),
         closed_forms=True,
     )
     waited = v.Clause("f and g waited", both_waited)

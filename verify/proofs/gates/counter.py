@@ -21,8 +21,9 @@ from collections.abc import Mapping
 import attrs
 
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import GATE_RESPECTED, LIFT_ON_JOIN, MEM_RESERVE, MEM_SHARED, NOTHING_REFUNDED
-from fairsched.policies.gates import V_43, V_44, V_DEBT, V_GATE, V_LIFT, V_REFUND, V_SUMS
+from fairsched.model.theorem import LIFT_ON_JOIN, MEM_RESERVE, MEM_SHARED, NOTHING_REFUNDED
+from fairsched.policies.gates import V_43, V_44, V_DEBT, V_GATE, V_LIFT, V_REFUND, V_SUMS, CounterGate
+from fairsched.verify import events
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -41,63 +42,10 @@ from fairsched.verify.logic import (
     same,
     spread,
 )
-from fairsched.verify.proofs.gates.deficit import (
-    AMOUNTS,
-    DECODED,
-    NOT_NEGATIVE,
-    ONE,
-    RESERVED,
-    WAS_CHARGED,
-    both,
-    waits,
-)
+from fairsched.verify.proofs.gates.deficit import both
 from fairsched.verify.proofs.kernels import counter
 
 # --- what may happen ------------------------------------------------------------------------------------------------
-
-_P = {"p": Kind.POINT}
-_WAITS = Need(lambda o, w: o.pick(w.queued, w.p, True))
-_AWAY = Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True))
-
-
-def _queue_events(kernel: Functions) -> tuple[Event, ...]:
-    """Clients start and stop to wait."""
-
-    def join(o: Algebra, w: World) -> Written:
-        return {"queued": o.put(w.queued, w.p, True)}
-
-    def lifted(o: Algebra, w: World) -> Written:
-        floor = kernel.lifted_to(o, w.floor, w.c, w.queued, w.p, w.last)
-        return {**join(o, w), "c": kernel.lift(o, w.c, w.queued, w.p, w.last), "floor": floor}
-
-    def leave(o: Algebra, w: World) -> Written:
-        return {"queued": o.put(w.queued, w.p, False), "last": w.p}
-
-    def released(o: Algebra, w: World) -> Written:
-        return {"R": o.bump(w.R, w.p, -w.x)}
-
-    lifts = (kernel.level, kernel.lift, kernel.lifted_to)
-    return (
-        Event("arrive", lifted, _P, (_AWAY,), lifts),
-        Event("arrive behind one's own", join, _P, (_WAITS,)),
-        Event("arrive without a lift", join, _P, (_AWAY,), excluded_by=LIFT_ON_JOIN),
-        Event("leave the queue", leave, _P, (_WAITS, Need(lambda o, w: o.exists(w.p)))),
-        Event(
-            "preempt, nothing else waits",
-            lambda o, w: {**lifted(o, w), **released(o, w)},
-            ONE,
-            (*RESERVED, _AWAY),
-            lifts,
-        ),
-        Event("preempt, others of it wait", released, ONE, (*RESERVED, _WAITS)),
-        Event(
-            "preempt without a lift",
-            lambda o, w: {**join(o, w), **released(o, w)},
-            ONE,
-            (*RESERVED, _AWAY),
-            excluded_by=LIFT_ON_JOIN,
-        ),
-    )
 
 
 def _fits(o: Algebra, w: World) -> Term:
@@ -114,8 +62,8 @@ def _fits_beside(o: Algebra, w: World) -> Term:
 
 
 FITS = (
-    NOT_NEGATIVE,
-    Need(lambda o, w: w.r >= 0),
+    events.NOT_NEGATIVE,
+    events.MORE,
     Need(lambda o, w: (w.k >= 0) & (w.k <= w.x)),
     Need(_fits, MEM_RESERVE),
     Need(_fits_beside, MEM_SHARED),
@@ -123,60 +71,6 @@ FITS = (
 """Of an admission: what is charged now, what may be later, and what is in the same memory and may be given back."""
 NONE_BACK = Need(lambda o, w: w.k <= 0, NOTHING_REFUNDED)
 """Of an admission: nothing of its charge will be given back."""
-
-
-def _admission_events(kernel: Functions) -> tuple[Event, ...]:
-    """p is admitted, charged x, of which k will be given back, and r more may be charged to it later; its queue may
-    become empty."""
-
-    def admit(o: Algebra, w: World) -> Written:
-        return {
-            "c": kernel.admit(o, w.c, w.p, w.x),
-            "R": o.bump(w.R, w.p, w.r),
-            "K": o.bump(w.K, w.p, w.k),
-            "W": o.bump(w.W, w.p, w.x),
-        }
-
-    def admit_last(o: Algebra, w: World) -> Written:
-        return {**admit(o, w), "queued": o.put(w.queued, w.p, False), "last": w.p}
-
-    def choose(o: Algebra, w: World) -> Written:
-        return {"p": kernel.choose(o, w.c, w.queued)}
-
-    needs = (*FITS, Need(lambda o, w: o.exists(w.p)))
-    kernels, past = (kernel.choose, kernel.admit), {**AMOUNTS, **_P}
-    return (
-        Event("admit", admit, AMOUNTS, needs, kernels, decides=choose),
-        Event("admit the last that waits", admit_last, AMOUNTS, needs, kernels, decides=choose),
-        Event("admit past the gate", admit, past, (*FITS, _WAITS), (kernel.admit,), excluded_by=GATE_RESPECTED),
-    )
-
-
-def _running_events(kernel: Functions) -> tuple[Event, ...]:
-    """What happens to requests in flight."""
-
-    def correct(o: Algebra, w: World) -> Written:
-        return {"c": kernel.admit(o, w.c, w.p, w.x), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
-
-    def refund(o: Algebra, w: World) -> Written:
-        return {
-            "c": kernel.refund(o, w.c, w.floor, w.p, w.x),
-            "K": o.bump(w.K, w.p, -w.x),
-            "W": o.bump(w.W, w.p, -w.x),
-        }
-
-    return (
-        Event(
-            "decode",
-            lambda o, w: {"c": kernel.decode(o, w.c, w.d), "R": w.R - w.d, "W": w.W + w.d},
-            {"d": Kind.VECTOR},
-            DECODED,
-            (kernel.decode,),
-        ),
-        Event("correct", correct, ONE, RESERVED, (kernel.admit,)),
-        Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, ONE, RESERVED),
-        Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
-    )
 
 
 def without_refunds(event: Event) -> Event:
@@ -188,7 +82,9 @@ def without_refunds(event: Event) -> Event:
 
 def counter_system(kernel: Functions = counter, *, backlogged: tuple[str, ...] = ()) -> System:
     """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait."""
-    events = (*_queue_events(kernel), *_admission_events(kernel), *_running_events(kernel))
+    of = events.declared(CounterGate, kernel)
+    no_lift = events.Otherwise(LIFT_ON_JOIN, "without a lift", {})
+    every = events.gate_events(of, FITS, otherwise=no_lift, was=True, last=True)
     return System(
         "counter gate",
         parameters={**dict.fromkeys(("U", "c0", "m0"), Kind.VECTOR), "f": Kind.POINT, "g": Kind.POINT},
@@ -197,7 +93,7 @@ def counter_system(kernel: Functions = counter, *, backlogged: tuple[str, ...] =
             **{"c": Kind.VECTOR, "floor": Kind.VECTOR, "queued": Kind.MASK, "was": Kind.MASK, "last": Kind.POINT},
             **dict.fromkeys("RKW", Kind.VECTOR),
         },
-        events=tuple(event.with_needs(*map(waits, backlogged)).also(was=lambda w: w.queued) for event in events),
+        events=tuple(event.with_needs(*map(events.waits, backlogged)) for event in every),
         derived=DERIVED,
     )
 

@@ -12,194 +12,57 @@ back) and `P` the credit that refills gave since t1.  Every event keeps W + q = 
 is refilled as if it owed that, so a refund may leave it more than a quantum: q + K <= Q + B.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import (
-    BACKLOGGED_DURING,
     CHARGES_AT_LEAST_ONE,
     EQUAL_QUANTA,
-    GATE_RESPECTED,
-    MEM_RESERVE,
     NOTHING_REFUNDED,
     QUANTUM_POSITIVE,
     REJOIN_KEEPS_DEBT,
     Theorem,
 )
+from fairsched.policies.gates import DeficitGate
+from fairsched.verify import events
 from fairsched.verify.logic import (
     Claim,
     Clause,
     Event,
-    Formula,
     Functions,
     Kind,
     Need,
-    Rule,
     System,
     Term,
     World,
-    Written,
+    and_also,
     implies,
     product,
     same,
 )
 from fairsched.verify.proofs.kernels import deficit
 
-Kernel = Callable[..., Any]
-
 # --- what may happen ------------------------------------------------------------------------------------------------
 
-ONE = {"p": Kind.POINT, "x": Kind.SCALAR}
-AMOUNTS = {"x": Kind.SCALAR, "r": Kind.SCALAR, "k": Kind.SCALAR}
-NOT_NEGATIVE = Need(lambda o, w: w.x >= 0)
-RESERVED = (NOT_NEGATIVE, Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
-DECODED = (Need(lambda o, w: w.d >= 0), Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
 PART_COMES_BACK = (
     Need(lambda o, w: (w.k >= 0) & (w.k <= w.x)),
     Need(lambda o, w: o.pick(w.K, w.p, 0) + w.k <= o.pick(w.back, w.p, w.k)),
 )
 """Of a charge x: k of it will be given back, and B is the most that is so at one time."""
-WAS_CHARGED = Need(lambda o, w: w.x <= o.pick(w.K, w.p, 0))
-"""Of a refund: only what was charged is given back."""
 NONE_BACK = Need(lambda o, w: w.back <= 0, NOTHING_REFUNDED)
 """Nothing is ever given back: B = 0."""
+_FITS = (events.NOT_NEGATIVE, *PART_COMES_BACK, events.MORE, events.FITS)
 
 
-def charge_fits(charged: Any, reserved: Any, more: Any, most: Any) -> Any:
-    """What an admission is charged, what was reserved for its client and what more is reserved now is at most U."""
-    return charged + reserved + more <= most
-
-
-FITS = (
-    NOT_NEGATIVE,
-    *PART_COMES_BACK,
-    Need(lambda o, w: w.r >= 0),
-    Need(lambda o, w: charge_fits(w.x, o.pick(w.R, w.p, 0), w.r, o.pick(w.U, w.p, w.x + w.r)), MEM_RESERVE),
-)
-"""Of an admission: what is charged now and what may be later is at most U."""
-
-
-def queue_events(kernel: Functions) -> tuple[Event, ...]:
-    """Clients start and stop to wait, and no deficit changes."""
-
-    def arrive(o: Algebra, w: World) -> Written:
-        return {"queued": o.put(w.queued, w.p, True), "known": kernel.meet(o, w.known, w.p)}
-
-    return (
-        Event("arrive", arrive, {"p": Kind.POINT}, kernels=(kernel.meet,)),
-        Event(
-            "arrive as printed, at zero",
-            lambda o, w: {**arrive(o, w), "q": kernel.rejoin_printed(o, w.q, w.p)},
-            {"p": Kind.POINT},
-            (Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True)),),
-            (kernel.meet, kernel.rejoin_printed),
-            excluded_by=REJOIN_KEEPS_DEBT,
-        ),
-        Event("leave the queue", lambda o, w: {"queued": o.put(w.queued, w.p, False)}, {"p": Kind.POINT}),
-    )
-
-
-def waits(client: str) -> Need:
-    """That the client has something waiting, "f" or "g"."""
-    return Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
-
-
-def refill_event(kernel: Functions, backlogged: tuple[str, ...]) -> Event:
-    """One round of credit; `backlogged` names the clients who wait at every refill of the interval."""
-
-    def refill(o: Algebra, w: World) -> Written:
-        q = kernel.refill(o, w.q, w.queued, w.known, w.Q)
-        return {"q": q, "P": w.P + (q - w.q)}
-
-    return Event(
-        "refill",
-        refill,
-        needs=tuple(waits(client) for client in backlogged),
-        kernels=(kernel.refill_due, kernel.refill),
-        happens=lambda o, w: kernel.refill_due(o, w.q, w.queued),
-    )
-
-
-def admission_events(
-    admit: Rule,
-    amounts: Mapping[str, Kind],
-    needs: tuple[Need, ...],
-    choose: Formula,
-    choosing: tuple[Kernel, ...],
-    charging: tuple[Kernel, ...],
-) -> tuple[Event, Event]:
-    """The client that the kernel chooses is admitted, or one past the gate; `amounts` are what is charged for it."""
-    return (
-        Event(
-            "admit",
-            admit,
-            {**amounts, "ready": Kind.MASK, "score": Kind.VECTOR},
-            needs,
-            (*choosing, *charging),
-            decides=lambda o, w: {"p": choose(o, w)},
-            happens=lambda o, w: o.exists(w.p),
-        ),
-        Event("admit past the gate", admit, {**amounts, "p": Kind.POINT}, needs, charging, excluded_by=GATE_RESPECTED),
-    )
-
-
-def _admissions(kernel: Functions) -> tuple[Event, Event]:
-    """p is admitted, charged x, of which k will be given back, and r more may be charged to it later."""
-
-    def admit(o: Algebra, w: World) -> Written:
-        return {
-            "q": kernel.admit(o, w.q, w.p, w.x),
-            "R": o.bump(w.R, w.p, w.r),
-            "K": o.bump(w.K, w.p, w.k),
-            "W": o.bump(w.W, w.p, w.x),
-        }
-
-    def choose(o: Algebra, w: World) -> Term:
-        return kernel.choose(o, w.q, w.queued, w.ready, w.score)
-
-    return admission_events(admit, AMOUNTS, FITS, choose, (kernel.in_credit, kernel.choose), (kernel.admit,))
-
-
-def _running_events(kernel: Functions) -> tuple[Event, ...]:
-    """What happens to requests in flight."""
-
-    def correct(o: Algebra, w: World) -> Written:
-        return {
-            "q": kernel.admit(o, w.q, w.p, w.x),
-            "R": o.bump(w.R, w.p, -w.x),
-            "K": o.bump(w.K, w.p, w.k),
-            "W": o.bump(w.W, w.p, w.x),
-        }
-
-    def release(o: Algebra, w: World) -> Written:
-        return {"R": o.bump(w.R, w.p, -w.x)}
-
-    def preempt(o: Algebra, w: World) -> Written:
-        return {**release(o, w), "queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
-
-    def refund(o: Algebra, w: World) -> Written:
-        return {
-            "q": kernel.refund(o, w.q, w.p, w.x),
-            "K": o.bump(w.K, w.p, -w.x),
-            "W": o.bump(w.W, w.p, -w.x),
-        }
-
-    return (
-        Event(
-            "decode",
-            lambda o, w: {"q": kernel.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d},
-            {"d": Kind.VECTOR},
-            DECODED,
-            (kernel.decode,),
-        ),
-        Event("correct", correct, {**ONE, "k": Kind.SCALAR}, (*RESERVED, *PART_COMES_BACK), (kernel.admit,)),
-        Event("finish", release, ONE, RESERVED),
-        Event("preempt", preempt, ONE, RESERVED),
-        Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
-    )
+def _credited(event: Event, kernel: Functions, backlogged: tuple[str, ...]) -> Event:
+    """A refill gives credit, while the clients `backlogged` wait."""
+    if event.name != "refill":
+        return event
+    event = and_also(event, P=lambda o, w, after: w.P + (after["q"] - w.q))
+    due = attrs.evolve(event, happens=lambda o, w: kernel.refill_due(o, w.q, w.queued))
+    return due.with_needs(*map(events.waits, backlogged))
 
 
 # What is said of the deficits of clients, and of a tree's nodes: quanta, the most charged after an admission (U), the
@@ -215,11 +78,24 @@ FIELDS = {"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.from
 EQUAL = Need(lambda o, w: same(*both(o, w, "Q")), EQUAL_QUANTA)
 
 
-def deficit_system(kernel: Functions = deficit, *, backlogged: tuple[str, ...] = ()) -> System:
-    """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait."""
-    refill = refill_event(kernel, backlogged)
-    events = (*queue_events(kernel), refill, *_admissions(kernel), *_running_events(kernel))
-    return System("deficit gate", PARAMETERS, LAWS, FIELDS, events)
+def deficit_system(
+    kernel: Functions = deficit,
+    *,
+    backlogged: tuple[str, ...] = (),
+    fits: tuple[Need, ...] = _FITS,
+    reserved: tuple[Need, ...] = events.RESERVED,
+    decoded: tuple[Need, ...] = events.DECODED,
+) -> System:
+    """The gate whose kernel functions are `kernel`'s, over an interval in which `backlogged` ("f", "g") wait; needs are
+    those of `gate_events`."""
+    of = events.declared(DeficitGate, kernel, quantum="Q")
+    printed = events.Otherwise(
+        REJOIN_KEEPS_DEBT, "as printed, at zero", {**of.kernels["join"], "q": kernel.rejoin_printed}
+    )
+    every = events.gate_events(of, fits, settled=PART_COMES_BACK, reserved=reserved, decoded=decoded, otherwise=printed)
+    return System(
+        "deficit gate", PARAMETERS, LAWS, FIELDS, tuple(_credited(event, kernel, backlogged) for event in every)
+    )
 
 
 # --- what holds -----------------------------------------------------------------------------------------------------
@@ -334,24 +210,14 @@ def _either_rule(kernel: Functions, backlogged: tuple[str, ...] = ()) -> System:
     """Who comes back, by an arrival or a preemption, keeps its deficit or starts at zero; clients in `backlogged`
     always wait, so none of them comes back."""
     fixed = deficit_system(kernel, backlogged=backlogged)
-    named = {event.name: event for event in fixed.events}
-    printed, preempted = named["arrive as printed, at zero"], named["preempt"]
-    stay = tuple(waits(client) for client in backlogged)
+    stay = tuple(map(events.waits, backlogged))
 
     def widened(event: Event) -> Event:
         if event.excluded_by is REJOIN_KEEPS_DEBT:
             return attrs.evolve(event, excluded_by=None).with_needs(*stay)
         return event.with_needs(_CHARGED) if event.name.startswith("admit") else event
 
-    # The first need of an arrival at zero is that nothing of the client waits.
-    at_zero = attrs.evolve(
-        preempted,
-        name="preempt as printed, at zero",
-        step=lambda o, w: {**preempted.step(o, w), "q": kernel.rejoin_printed(o, w.q, w.p)},
-        needs=(*preempted.needs, *printed.needs, *stay),
-        kernels=printed.kernels,
-    )
-    return attrs.evolve(fixed, events=(*map(widened, fixed.events), at_zero))
+    return attrs.evolve(fixed, events=tuple(map(widened, fixed.events)))
 
 
 def _began(o: Algebra, w: World) -> Term:

@@ -18,6 +18,7 @@ from fairsched.model.theorem import (
     OUTPUTS_LIKELY,
     QUANTUM_POSITIVE,
 )
+from fairsched.verify import events
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -42,20 +43,13 @@ from fairsched.verify.proofs.gates.deficit import (
     CREDIT,
     EQUAL,
     IN_RANGE,
-    NOT_NEGATIVE,
     NOTHING_COUNTED,
     NOTHING_YET,
-    ONE,
     RANGE,
-    WAS_CHARGED,
-    admission_events,
     both,
     both_backs,
     deficit_system,
-    queue_events,
-    refill_event,
     same_credit,
-    waits,
 )
 from fairsched.verify.proofs.kernels import deficit
 
@@ -215,8 +209,9 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
         Need(lambda o, w: w.e + w.k + o.pick(w.O, w.p, 0) + w.r <= w.M, MEM_RESERVE),
         Need(lambda o, w: kernel.under_cap(o, w.F, w.p, w.e + w.k + w.r, w.C), CAPPED),
     )
-    choosing, charging = (kernel.in_credit, kernel.choose), (kernel.admit, kernel.under_cap, kernel.reserve)
-    return admission_events(admit, dict.fromkeys("ekrz", Kind.SCALAR), needs, choose, choosing, charging)
+    seen, charging = {"ready": Kind.MASK, "score": Kind.VECTOR}, (kernel.admit, kernel.under_cap, kernel.reserve)
+    amounts = dict.fromkeys("ekrz", Kind.SCALAR)
+    return events.admissions(admit, amounts, needs, choose, seen, (kernel.choose,), charging)
 
 
 def _running_events(kernel: Functions) -> tuple[Event, ...]:
@@ -242,12 +237,20 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
         }
 
     produced = (Need(lambda o, w: w.t >= 0), Need(lambda o, w: w.t <= w.O, MEM_RESERVE))
+    settled = (events.NOT_NEGATIVE, events.WAS_CHARGED)
     return (
         Event("decode", decode, {"t": Kind.VECTOR}, produced, (kernel.decode,)),
         Event("finish", release, _LEAVING, _LEAVES, (kernel.reserve,)),
         Event("preempt", preempt, _LEAVING, _LEAVES, (kernel.reserve,)),
-        Event("settle at more", correct, ONE, (NOT_NEGATIVE,), (kernel.admit,), excluded_by=EXTEND_AS_PLANNED),
-        Event("refund", refund, ONE, (NOT_NEGATIVE, WAS_CHARGED), (kernel.refund,)),
+        Event(
+            "settle at more",
+            correct,
+            events.ONE,
+            (events.NOT_NEGATIVE,),
+            (kernel.admit,),
+            excluded_by=EXTEND_AS_PLANNED,
+        ),
+        Event("refund", refund, events.ONE, settled, (kernel.refund,)),
     )
 
 
@@ -260,6 +263,9 @@ def _charge_max(o: Algebra, w: World) -> Term:
 def capped_system(kernel: Functions = deficit) -> System:
     """The capped gate over an interval in which f and g are backlogged."""
     scalars = dict.fromkeys(("C", "M", "L", "w_e", "w_q"), Kind.SCALAR)
+    kept = ("arrive", "arrive behind one's own", "arrive as printed, at zero", "leave the queue", "refill")
+    both_wait = deficit_system(kernel, backlogged=("f", "g"))
+    uncapped = (event for event in both_wait.events if event.name in kept)
     return System(
         "deficit gate under a cap",
         parameters={
@@ -275,12 +281,7 @@ def capped_system(kernel: Functions = deficit) -> System:
             EQUAL,
         ),
         fields={"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("FOKWP", Kind.VECTOR)},
-        events=(
-            *queue_events(kernel),
-            refill_event(kernel, ("f", "g")),
-            *_admission_events(kernel),
-            *_running_events(kernel),
-        ),
+        events=(*uncapped, *_admission_events(kernel), *_running_events(kernel)),
         derived={"U": _charge_max},
     )
 
@@ -341,7 +342,7 @@ def _counting(of: System, kernel: Functions, *needs: Need) -> System:
                 V=lambda o, w, _: o.put(w.V, w.p, w.u),
                 T=lambda o, w, _: o.bump(w.T, w.p, 1),
             )
-        if event.name in ("finish", "preempt"):
+        if event.name == "finish" or event.name.startswith("preempt"):
             more = attrs.evolve(event, facts={**event.facts, "y": Kind.SCALAR})
             more = attrs.evolve(more, kernels=(*event.kernels, kernel.reserve))
             return and_also(
@@ -370,7 +371,7 @@ def elastic_system(kernel: Functions = deficit) -> System:
         Need(lambda o, w: w.e <= w.S),
         Need(within),
         Need(lambda o, w: kernel.may_hold(o, w.F, w.queued, w.p, w.e, w.C), CAPPED_TOGETHER),
-        *(waits("f"), waits("g")),
+        *(events.waits("f"), events.waits("g")),
     )
     both_wait = deficit_system(kernel, backlogged=("f", "g"))
     apart = Need(lambda o, w: o.where(o.pick(only(o, w.Q, w.f), w.g, False), False, True))
@@ -381,11 +382,11 @@ def elastic_system(kernel: Functions = deficit) -> System:
         derived={"before": lambda o, w: o.maximum(w.V0, w.E)},
     )
     asked = (kernel.may_hold, kernel.under_cap, kernel.lone)
-    events = (
+    asking = (
         attrs.evolve(event, kernels=(*event.kernels, *asked)) if event.name.startswith("admit") else event
         for event in capped.events
     )
-    return attrs.evolve(capped, events=tuple(events))
+    return attrs.evolve(capped, events=tuple(asking))
 
 
 def _in_flight(kernel: Functions) -> Claim:
@@ -437,7 +438,7 @@ def _may_hold_claim(kernel: Functions) -> Claim:
         deficit.D_MAY_HOLD,
         "deficit gate, its elastic cap",
         {"may": Kind.FLAG, "one": Kind.POINT, "asked": Kind.SCALAR},
-        Event("ask", ask, ONE, kernels=(kernel.may_hold, kernel.under_cap, kernel.lone)),
+        Event("ask", ask, events.ONE, kernels=(kernel.may_hold, kernel.under_cap, kernel.lone)),
         (exactly,),
         parameters={"F": Kind.VECTOR, "queued": Kind.MASK, "C": Kind.SCALAR},
         derived={"others": lambda o, w: o.any(w.queued & o.where(only(o, w.F, w.one), False, True))},

@@ -19,7 +19,7 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import MEM_RESERVE, Theorem
 from fairsched.policies import gates
-from fairsched.verify import logic
+from fairsched.verify import events, logic
 from fairsched.verify.proofs.gates import changes as change_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.kernels import deficit, hierarchical
@@ -115,17 +115,17 @@ def _admission_events(kernel: logic.Functions) -> tuple[logic.Event, ...]:
     def choose(o: Algebra, w: logic.World) -> logic.Term:
         return kernel.choose(o, w.q, w.inner_q, w.outer_q, w.queued, w.ready, w.score)
 
-    groups = {"inner": logic.POINT, "outer": logic.POINT, **deficit_proofs.AMOUNTS}
+    groups = {"inner": logic.POINT, "outer": logic.POINT, **logic.scalars("x", "r", "k")}
     needs = (
         IS_PATH,
-        deficit_proofs.NOT_NEGATIVE,
+        events.NOT_NEGATIVE,
         _PART_BACK,
         logic.Need(lambda o, w: w.r >= 0),
         logic.Need(_charged_within, MEM_RESERVE),
     )
-    chosen, past = deficit_proofs.admission_events(admit, groups, needs, choose, (kernel.choose,), (kernel.admit,))
-    seen = {"inner_q": logic.VECTOR, "outer_q": logic.VECTOR}
-    return attrs.evolve(chosen.with_needs(_seen), facts={**chosen.facts, **seen}), past
+    seen = {**logic.vectors("inner_q", "outer_q", "score"), "ready": logic.MASK}
+    chosen, past = events.admissions(admit, groups, needs, choose, seen, (kernel.choose,), (kernel.admit,))
+    return chosen.with_needs(_seen), past
 
 
 def _running_events(kernel: logic.Functions, flat: logic.Functions) -> tuple[logic.Event, ...]:
@@ -145,19 +145,19 @@ def _running_events(kernel: logic.Functions, flat: logic.Functions) -> tuple[log
         q = kernel.refund(o, w.q, w.p, w.inner, w.outer, w.x)
         return {"q": q, "K": along(o, w.K, w, -w.x), "W": along(o, w.W, w, -w.x)}
 
-    reserved = (IS_PATH, deficit_proofs.NOT_NEGATIVE, _RESERVED)
+    reserved = (IS_PATH, events.NOT_NEGATIVE, _RESERVED)
     return (
         logic.Event(
             "decode",
             lambda o, w: {"q": flat.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d},
             {"d": logic.VECTOR},
-            deficit_proofs.DECODED,
+            events.DECODED,
             (flat.decode,),
         ),
         logic.Event("correct", correct, {**_AMOUNT, "k": logic.SCALAR}, (*reserved, _PART_BACK), (kernel.admit,)),
         logic.Event("finish", release, _AMOUNT, reserved),
         logic.Event("preempt", preempt, _AMOUNT, reserved),
-        logic.Event("refund", refund, _AMOUNT, (IS_PATH, deficit_proofs.NOT_NEGATIVE, _was_charged), (kernel.refund,)),
+        logic.Event("refund", refund, _AMOUNT, (IS_PATH, events.NOT_NEGATIVE, _was_charged), (kernel.refund,)),
     )
 
 
@@ -165,11 +165,12 @@ def hierarchical_system(
     kernel: logic.Functions = hierarchical, flat: logic.Functions = deficit, *, backlogged: tuple[str, ...] = ()
 ) -> logic.System:
     """The gate over an interval in which a client waits at or below each of `backlogged` ("f", "g")."""
-    arrive, _, leave = deficit_proofs.queue_events(flat)
-    refill = refill_event(flat, *map(deficit_proofs.waits, backlogged))
-    events = (arrive, leave, refill, *_admission_events(kernel), *_running_events(kernel, flat))
+    queues = ("arrive", "arrive behind one's own", "leave the queue")
+    kept = (event for event in deficit_proofs.deficit_system(flat).events if event.name in queues)
+    refill = refill_event(flat, *map(events.waits, backlogged))
+    every = (*kept, refill, *_admission_events(kernel), *_running_events(kernel, flat))
     return logic.System(
-        "hierarchical gate", deficit_proofs.PARAMETERS, deficit_proofs.LAWS, deficit_proofs.FIELDS, events
+        "hierarchical gate", deficit_proofs.PARAMETERS, deficit_proofs.LAWS, deficit_proofs.FIELDS, every
     )
 
 

@@ -18,7 +18,7 @@ from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.model.theorem import BACKLOGGED_TOGETHER, GLOBAL_REFILL, REJOIN_KEEPS_DEBT, STALE_READS, Theorem
 from fairsched.policies.gates.shared import D2_GIFT, D2_GLOBAL, D2_LAG, D2_STALE, D2_STEAL, D2_TOGETHER
-from fairsched.verify import logic
+from fairsched.verify import events, logic
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.kernels import deficit, global_deficit
 
@@ -62,7 +62,7 @@ def _queues(kernel: logic.Functions, gate: logic.Functions) -> tuple[logic.Event
         logic.Event("arrive at a worker", arrive, {"p": logic.POINT}, kernels=(kernel.enter,)),
         logic.Event("arrive as printed, at zero", rejoin, {"p": logic.POINT}, excluded_by=REJOIN_KEEPS_DEBT),
         logic.Event("leave a worker's queue", leave, {"p": logic.POINT}, (waiting,), kernels=(kernel.depart,)),
-        logic.Event("preempt", preempt, deficit_proofs.ONE, deficit_proofs.RESERVED, kernels=(kernel.enter,)),
+        logic.Event("preempt", preempt, events.ONE, events.RESERVED, kernels=(kernel.enter,)),
     )
 
 

@@ -23,7 +23,7 @@ from fairsched.model import worker as workers
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE
 from fairsched.policies.batching import KV_CHARGE, KV_OUTPUTS, RESERVES
 from fairsched.verify import logic as v
-from fairsched.verify.proofs.gates import charge_fits
+from fairsched.verify.events import charge_fits
 
 # --- contracts ------------------------------------------------------------------------------------------------------
 # A prime is a value after the step.

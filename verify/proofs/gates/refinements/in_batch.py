@@ -17,6 +17,7 @@ import attrs
 from fairsched.model import theorem as th
 from fairsched.model.algebra import Algebra
 from fairsched.policies.gates import deficit as gates_deficit
+from fairsched.verify import events
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import deficit as plain
 from fairsched.verify.proofs.gates.deficit import both
@@ -27,13 +28,13 @@ from fairsched.verify.proofs.kernels import deficit, in_batch
 _SCALARS = {"b": v.SCALAR, "l": v.SCALAR}
 _DEPTH = v.Need(lambda o, w: (w.depth >= 0) & (w.depth <= w.l), th.BATCH_BOUNDED)
 _ENTERS = (
-    plain.NOT_NEGATIVE,
+    events.NOT_NEGATIVE,
     *plain.PART_COMES_BACK,
-    v.Need(lambda o, w: w.r >= 0),
+    events.MORE,
     v.Need(lambda o, w: w.x <= w.l, th.BATCH_BOUNDED),
     v.Need(lambda o, w: o.pick(w.R, w.p, 0) + w.r <= w.b, th.BATCH_BOUNDED),
 )
-_LEAVES = (plain.NOT_NEGATIVE, v.Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0)))
+_LEAVES = (events.NOT_NEGATIVE, v.Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0)))
 
 
 def _obeyed(kernel: v.Functions) -> v.Need:
@@ -73,25 +74,14 @@ def in_batch_system(
 ) -> v.System:
     """The gate of these kernel functions, over an interval in which `backlogged` ("f", "g") wait; one that does not
     pause lets every client decode."""
-    fixed = plain.deficit_system(backlogged=backlogged)
-    others = {
-        "admit": _ENTERS,
-        "admit past the gate": _ENTERS,
-        "decode": (v.Need(lambda o, w: w.d >= 0), v.Need(lambda o, w: w.d <= w.R, th.PAUSES_OBEYED)),
-        "finish": _LEAVES,
-        "preempt": _LEAVES,
-        "correct": (plain.NOT_NEGATIVE,),
-    }
-    events = [
-        attrs.evolve(event, needs=others.get(event.name, event.needs))
-        for event in fixed.events
-        if event.name != "correct"
-    ]
+    decoded = (v.Need(lambda o, w: w.d >= 0), v.Need(lambda o, w: w.d <= w.R, th.PAUSES_OBEYED))
+    fixed = plain.deficit_system(backlogged=backlogged, fits=_ENTERS, reserved=_LEAVES, decoded=decoded)
+    every = (event for event in fixed.events if event.name != "correct")
     settled = v.Event(
         "settle at more",
         lambda o, w: {"q": deficit.admit(o, w.q, w.p, w.x), "W": o.bump(w.W, w.p, w.x)},
-        plain.ONE,
-        others["correct"],
+        events.ONE,
+        (events.NOT_NEGATIVE,),
         (deficit.admit,),
         excluded_by=th.EXTEND_AS_PLANNED,
     )
@@ -106,7 +96,7 @@ def in_batch_system(
             v.Need(lambda o, w: v.same(w.U, w.b + w.l)),
         ),
         fixed.fields,
-        (*events, settled, *_batch_events(kernel, obeyed, tuple(map(plain.waits, backlogged)))),
+        (*every, settled, *_batch_events(kernel, obeyed, tuple(map(events.waits, backlogged)))),
     )
 
 
@@ -295,13 +285,14 @@ def _work_claim(kernel: v.Functions) -> v.Claim:
         return deficit.choose(o, w.q, w.queued, w.ready, w.score)
 
     masks, none_less = {"queued": v.MASK, "known": v.MASK}, v.Need(lambda o, w: w.x >= 0)
-    events = (
-        *plain.admission_events(
+    every = (
+        *events.admissions(
             admit,
             {"x": v.SCALAR, "y": v.SCALAR, **masks},
             (none_less, v.Need(lambda o, w: w.y >= 0)),
             choose,
-            (deficit.in_credit, deficit.choose),
+            {"ready": v.MASK, "score": v.VECTOR},
+            (deficit.choose,),
             (deficit.admit,),
         ),
         v.Event(
@@ -313,11 +304,11 @@ def _work_claim(kernel: v.Functions) -> v.Claim:
         ),
         v.Event("refill", lambda o, w: {"q": deficit.refill(o, w.q, w.queued, w.known, w.Q)}, masks),
         v.Event("forgive", lambda o, w: {"q": kernel.forgive(o, w.q, w.queued, w.known, w.depth)}, masks),
-        v.Event("refund", lambda o, w: {"q": deficit.refund(o, w.q, w.p, w.x)}, plain.ONE, (none_less,)),
+        v.Event("refund", lambda o, w: {"q": deficit.refund(o, w.q, w.p, w.x)}, events.ONE, (none_less,)),
         v.Event(
             "settle at more",
             lambda o, w: {"q": deficit.admit(o, w.q, w.p, w.x)},
-            plain.ONE,
+            events.ONE,
             (none_less,),
             excluded_by=th.EXTEND_AS_PLANNED,
         ),
@@ -330,7 +321,7 @@ def _work_claim(kernel: v.Functions) -> v.Claim:
             {"Q": v.VECTOR},
             (v.Need(lambda o, w: w.Q >= 1, th.QUANTUM_POSITIVE),),
             {"q": v.VECTOR, "spent": v.VECTOR, "left": v.VECTOR, "depth": v.SCALAR},
-            events,
+            every,
         ),
         (
             v.Clause("nothing was let in", lambda o, w: v.same(w.spent, 0) & v.same(w.left, 0) & v.same(w.q, 0)),

@@ -17,15 +17,12 @@ import attrs
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, GATE_RESPECTED, MEM_RESERVE, QUANTUM_POSITIVE
 from fairsched.policies.gates.leased import L_ACCOUNT, L_BALANCE, L_DEBT, L_LEAST, L_MOST
+from fairsched.verify import events
 from fairsched.verify import logic as v
-from fairsched.verify.proofs.gates.deficit import charge_fits
 from fairsched.verify.proofs.kernels import deficit
 from fairsched.verify.proofs.kernels import leased as leases
 
-_ONE = {"p": v.POINT, "x": v.SCALAR}
-_THERE = v.Need(lambda o, w: o.exists(w.p))
-_NOT_NEGATIVE = v.Need(lambda o, w: w.x >= 0)
-_RESERVED = (_THERE, _NOT_NEGATIVE, v.Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
+_RESERVED = (events.EXISTS, *events.RESERVED)
 
 
 # --- what a holder does -----------------------------------------------------------------------------------------------
@@ -39,11 +36,11 @@ def _admissions(gate: v.Functions) -> tuple[v.Event, v.Event]:
 
     amounts = {"p": v.POINT, **v.scalars(*"xrk")}
     needs = (
-        *(_THERE, _NOT_NEGATIVE),
+        *(events.EXISTS, events.NOT_NEGATIVE),
         v.Need(lambda o, w: (w.r >= 0) & (w.k >= 0) & (w.k <= w.x)),
         v.Need(lambda o, w: w.x >= 1, CHARGES_AT_LEAST_ONE),
         v.Need(lambda o, w: o.pick(w.K, w.p, 0) + w.k <= o.pick(w.back, w.p, 0)),
-        v.Need(lambda o, w: charge_fits(w.x, o.pick(w.R, w.p, 0), w.r, o.pick(w.U, w.p, 0)), MEM_RESERVE),
+        v.Need(lambda o, w: events.charge_fits(w.x, o.pick(w.R, w.p, 0), w.r, o.pick(w.U, w.p, 0)), MEM_RESERVE),
     )
     in_credit = v.Need(lambda o, w: o.pick(gate.in_credit(o, w.d, v.only(o, w.d, w.p)), w.p, False))
     return (
@@ -62,7 +59,6 @@ def _running(gate: v.Functions) -> tuple[v.Event, ...]:
     def refund(o: Algebra, w: v.World) -> v.Written:
         return {"d": gate.refund(o, w.d, w.p, w.x), "K": o.bump(w.K, w.p, -w.x)}
 
-    was_charged = v.Need(lambda o, w: w.x <= o.pick(w.K, w.p, 0))
     return (
         v.Event(
             "holders charge what was reserved",
@@ -71,8 +67,8 @@ def _running(gate: v.Functions) -> tuple[v.Event, ...]:
             (lambda o, w: w.c >= 0, v.Need(lambda o, w: w.c <= w.R, MEM_RESERVE)),
             (gate.decode,),
         ),
-        v.Event("finish", finish, _ONE, _RESERVED),
-        v.Event("refund", refund, _ONE, (_THERE, _NOT_NEGATIVE, was_charged), (gate.refund,)),
+        v.Event("finish", finish, events.ONE, _RESERVED),
+        v.Event("refund", refund, events.ONE, (events.EXISTS, events.NOT_NEGATIVE, events.WAS_CHARGED), (gate.refund,)),
     )
 
 
@@ -103,15 +99,15 @@ def _renewals(kernel: v.Functions, gate: v.Functions) -> tuple[v.Event, ...]:
     has_returned = v.Need(lambda o, w: (o.pick(w.d, w.p, 0) <= 0) & ((o.pick(w.d, w.p, 0) >= 0) | (w.q <= 0)))
     point = {"p": v.POINT}
     return (
-        v.Event("a holder returns what it has", returned, point, (_THERE,), moving),
+        v.Event("a holder returns what it has", returned, point, (events.EXISTS,), moving),
         v.Event(
             "a round",
             a_round,
             {**point, "told": v.MASK},
-            (_THERE, has_returned),
+            (events.EXISTS, has_returned),
             (kernel.pooled, gate.refill_due, gate.refill),
         ),
-        v.Event("a holder is lent credit", lent, point, (_THERE,), moving),
+        v.Event("a holder is lent credit", lent, point, (events.EXISTS,), moving),
     )
 
 
@@ -126,7 +122,7 @@ def _leaving(kernel: v.Functions) -> v.Event:
         }
 
     returned = v.Need(lambda o, w: o.pick(w.d, w.p, 0) <= 0)
-    return v.Event("a holder leaves", leave, {"p": v.POINT}, (_THERE, returned), (kernel.pooled,))
+    return v.Event("a holder leaves", leave, {"p": v.POINT}, (events.EXISTS, returned), (kernel.pooled,))
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -147,7 +143,7 @@ def _faults() -> tuple[v.Event, v.Event]:
 
     once_had = v.Need(lambda o, w: (w.z >= -w.V) & (w.z <= w.Q + w.N - w.S + w.Y))
     return (
-        v.Event("a holder ends", ends, {"p": v.POINT}, (_THERE,)),
+        v.Event("a holder ends", ends, {"p": v.POINT}, (events.EXISTS,)),
         v.Event("the account loses writes", forgets, {"z": v.SCALAR}, (once_had,)),
     )
 

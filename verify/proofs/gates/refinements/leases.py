@@ -11,6 +11,7 @@ from typing import Any
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import QUANTUM_POSITIVE, WAITS_SAID, Theorem
 from fairsched.policies.gates.leased import L_FAULTS, L_GAP, L_LAG, L_PROGRESS, L_RENEWAL, L_WEIGHTED
+from fairsched.verify import events
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.kernels import deficit
@@ -96,7 +97,7 @@ def _renewals(kernel: v.Functions, gate: v.Functions, backlogged: tuple[str, ...
     moving = (kernel.pooled, kernel.leased, kernel.left_over)
     needs = (
         v.Need(lambda o, w: v.implies(o, w.told, w.known)),
-        *(need for client in backlogged for need in (deficit_proofs.waits(client), _told(client))),
+        *(need for client in backlogged for need in (events.waits(client), _told(client))),
     )
     return (
         v.Event(
