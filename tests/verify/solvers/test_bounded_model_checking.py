@@ -66,7 +66,7 @@ def test_an_invariant_that_is_too_weak_is_told_from_a_bug() -> None:
 
 def test_an_exhausted_budget_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """With next to no budget nothing is claimed to be unreachable."""
-    monkeypatch.setattr("fairsched.verify.solvers.bounded_model_checking.RLIMIT", 1)
+    monkeypatch.setattr("fairsched.verify.solvers.prover.RLIMIT", 1)
     found = reach(_claim(counter_proofs, counter, "V-4.4"), counter_proofs.__name__, clients=2, events=2)
     assert isinstance(found, NotReached)
     assert found.undecided
