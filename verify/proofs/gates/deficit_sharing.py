@@ -12,18 +12,8 @@ from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate, deficit
+from fairsched.verify import logic as v
 from fairsched.verify.conformance import WorkerPlay
-from fairsched.verify.logic import (
-    ArithmeticClaim,
-    Bug,
-    Condition,
-    Functions,
-    RefutedClaim,
-    Shown,
-    arithmetic,
-    at_least,
-    refuted,
-)
 
 # --- small worlds -----------------------------------------------------------------------------------------------------
 
@@ -74,20 +64,20 @@ def _whole_prompt() -> tuple[int, int]:
     return charged, pricing.charge_max_reserved(rates, capacity, longest)
 
 
-@arithmetic(
+@v.arithmetic(
     deficit.D_SHARE_U,
     ("M", "L", "w_e", "w_q", "p", "x", "outputs"),
-    *at_least(1, "w_e", "w_q"),
-    Condition(lambda w: w.p >= 1, CHARGES_AT_LEAST_ONE),
-    Condition(lambda w: w.p <= w.L),
-    Condition(lambda w: w.L <= w.M - 1),
-    Condition(lambda w: w.x <= w.p * w.w_e),
-    *at_least(0, "outputs"),
-    Condition(lambda w: w.p + w.outputs <= w.M, MEM_RESERVE),
+    *v.at_least(1, "w_e", "w_q"),
+    v.Condition(lambda w: w.p >= 1, CHARGES_AT_LEAST_ONE),
+    v.Condition(lambda w: w.p <= w.L),
+    v.Condition(lambda w: w.L <= w.M - 1),
+    v.Condition(lambda w: w.x <= w.p * w.w_e),
+    *v.at_least(0, "outputs"),
+    v.Condition(lambda w: w.p + w.outputs <= w.M, MEM_RESERVE),
     relaxed=True,
     attained=_whole_prompt,
 )
-def _same_charge_max(w: SimpleNamespace, prices: Functions) -> Shown:
+def _same_charge_max(w: SimpleNamespace, prices: v.Functions) -> v.Shown:
     """A prompt of `p` tokens, cached or not, lies in memory beside the client's `outputs`; it is charged `x`."""
     charge_max = prices.charge_max_reserved(SimpleNamespace(input=w.w_e, output=w.w_q), w.M, w.L)
     last = w.L if w.w_e >= w.w_q else 1
@@ -98,15 +88,15 @@ def _same_charge_max(w: SimpleNamespace, prices: Functions) -> Shown:
     }
 
 
-@arithmetic(
+@v.arithmetic(
     deficit.D_EVICTION,
     ("e", "k", "c"),
-    *at_least(1, "e"),
-    *at_least(0, "k"),
-    *at_least(1, "c"),
-    Condition(lambda w: w.c <= 100),
+    *v.at_least(1, "e"),
+    *v.at_least(0, "k"),
+    *v.at_least(1, "c"),
+    v.Condition(lambda w: w.c <= 100),
 )
-def _eviction(w: SimpleNamespace, prices: Functions) -> Shown:
+def _eviction(w: SimpleNamespace, prices: v.Functions) -> v.Shown:
     """Of a prompt `e` tokens are computed and `k` cached, however many of either the cache leaves."""
     charged = prices.charged_tokens(w.e, w.k, w.c)
     return {
@@ -119,10 +109,10 @@ def _eviction(w: SimpleNamespace, prices: Functions) -> Shown:
 # --- what is false --------------------------------------------------------------------------------------------------
 
 
-def _of_a_prompt(name: str, statement: str, shows: Callable[[DeficitGate, int], bool], text: str) -> RefutedClaim:
+def _of_a_prompt(name: str, statement: str, shows: Callable[[DeficitGate, int], bool], text: str) -> v.RefutedClaim:
     """A statement about prompts of 2, 3, ... tokens where cached tokens cost nothing; false of 20 tokens."""
     gate = DeficitGate(quantum=1_000)
-    return refuted(
+    return v.refuted(
         name,
         statement,
         _SOURCE,
@@ -135,7 +125,7 @@ def _of_a_prompt(name: str, statement: str, shows: Callable[[DeficitGate, int], 
     )
 
 
-def _evicted() -> RefutedClaim:
+def _evicted() -> v.RefutedClaim:
     def shows(gate: DeficitGate, tokens: int) -> bool:
         alone, attacked = (sum(victims_charges(gate, tokens, there)[1:]) for there in (False, True))
         return attacked <= 10 * alone
@@ -145,7 +135,7 @@ def _evicted() -> RefutedClaim:
     return _of_a_prompt("CS2", statement, shows, text)
 
 
-def _free_rider() -> RefutedClaim:
+def _free_rider() -> v.RefutedClaim:
     def shows(gate: DeficitGate, tokens: int) -> bool:
         first, second = riders_charges(gate, tokens, 2)
         return first <= 2 * second
@@ -155,22 +145,22 @@ def _free_rider() -> RefutedClaim:
     return _of_a_prompt("CS4", statement, shows, text)
 
 
-def refutations() -> tuple[RefutedClaim, ...]:
+def refutations() -> tuple[v.RefutedClaim, ...]:
     """What sounds right about shared prefixes and is not."""
     return (_evicted(), _free_rider())
 
 
-def price_claims(functions: Functions = pricing) -> tuple[ArithmeticClaim, ...]:
+def price_claims(functions: v.Functions = pricing) -> tuple[v.ArithmeticClaim, ...]:
     """The claims about the pricing functions of `functions`."""
     return (_same_charge_max(functions), _eviction(functions))
 
 
-def claims() -> tuple[ArithmeticClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim, ...]:
     """The claims about the prices that ship."""
     return price_claims()
 
 
-def bugs() -> tuple[Bug, ...]:
+def bugs() -> tuple[v.Bug, ...]:
     """Rules that are wrong in one way each."""
 
     def cached_twice(extend_tokens: Any, cached_tokens: Any, cached_percent: Any) -> Any:
@@ -186,10 +176,10 @@ def bugs() -> tuple[Bug, ...]:
         return SimpleNamespace(**{**vars(pricing), **changed})
 
     return (
-        Bug(
+        v.Bug(
             "U as if an input never cost more than an output",
             _same_charge_max(prices(charge_max_reserved=outputs_only)),
         ),
-        Bug("cached tokens cost double", _eviction(prices(charged_tokens=cached_twice))),
-        Bug("a cached prefix is a token cheaper", _eviction(prices(charged_tokens=rounded_down))),
+        v.Bug("cached tokens cost double", _eviction(prices(charged_tokens=cached_twice))),
+        v.Bug("a cached prefix is a token cheaper", _eviction(prices(charged_tokens=rounded_down))),
     )

@@ -7,17 +7,8 @@ variant that the paper prints does, and D-under-cap which clients the cap keeps 
 
 import attrs
 
+from fairsched.model import theorem as th
 from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import (
-    BACKLOGGED_DURING,
-    CAPPED,
-    CAPPED_TOGETHER,
-    CHARGES_AT_LEAST_ONE,
-    EXTEND_AS_PLANNED,
-    MEM_RESERVE,
-    OUTPUTS_LIKELY,
-    QUANTUM_POSITIVE,
-)
 from fairsched.verify import events
 from fairsched.verify.logic import (
     Claim,
@@ -38,19 +29,7 @@ from fairsched.verify.logic import (
     same,
     spread,
 )
-from fairsched.verify.proofs.gates.deficit import (
-    BALANCED,
-    CREDIT,
-    EQUAL,
-    IN_RANGE,
-    NOTHING_COUNTED,
-    NOTHING_YET,
-    RANGE,
-    both,
-    both_backs,
-    deficit_system,
-    same_credit,
-)
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.proofs.kernels import deficit
 
 
@@ -178,8 +157,8 @@ def _under_cap_claim(kernel: Functions) -> Claim:
 _LEAVING = {"p": Kind.POINT, "y": Kind.SCALAR, "x": Kind.SCALAR}
 _LEAVES = (
     Need(lambda o, w: (w.x >= 0) & (w.y >= w.x)),
-    Need(lambda o, w: o.pick(w.O, w.p, 0) >= w.x, MEM_RESERVE),
-    Need(lambda o, w: o.pick(w.F, w.p, 0) - w.y >= o.pick(w.O, w.p, 0) - w.x, MEM_RESERVE),
+    Need(lambda o, w: o.pick(w.O, w.p, 0) >= w.x, th.MEM_RESERVE),
+    Need(lambda o, w: o.pick(w.F, w.p, 0) - w.y >= o.pick(w.O, w.p, 0) - w.x, th.MEM_RESERVE),
 )
 """A request with `y` tokens promised goes, `x` of which are outputs that it did not produce; the others' fit theirs."""
 
@@ -202,12 +181,12 @@ def _admission_events(kernel: Functions) -> tuple[Event, ...]:
 
     needs = (
         Need(lambda o, w: w.e >= 0),
-        Need(lambda o, w: w.e >= 1, CHARGES_AT_LEAST_ONE),
+        Need(lambda o, w: w.e >= 1, th.CHARGES_AT_LEAST_ONE),
         Need(lambda o, w: (w.k >= 0) & (w.r >= 0) & (w.e + w.k <= w.L)),
         Need(lambda o, w: (w.z >= 0) & (w.z <= product(w.w_e, w.e))),
         Need(lambda o, w: o.pick(w.K, w.p, 0) + w.z <= o.pick(w.back, w.p, w.z)),
-        Need(lambda o, w: w.e + w.k + o.pick(w.O, w.p, 0) + w.r <= w.M, MEM_RESERVE),
-        Need(lambda o, w: kernel.under_cap(o, w.F, w.p, w.e + w.k + w.r, w.C), CAPPED),
+        Need(lambda o, w: w.e + w.k + o.pick(w.O, w.p, 0) + w.r <= w.M, th.MEM_RESERVE),
+        Need(lambda o, w: kernel.under_cap(o, w.F, w.p, w.e + w.k + w.r, w.C), th.CAPPED),
     )
     seen, charging = {"ready": Kind.MASK, "score": Kind.VECTOR}, (kernel.admit, kernel.under_cap, kernel.reserve)
     amounts = dict.fromkeys("ekrz", Kind.SCALAR)
@@ -236,7 +215,7 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
             "W": o.bump(w.W, w.p, -w.x),
         }
 
-    produced = (Need(lambda o, w: w.t >= 0), Need(lambda o, w: w.t <= w.O, MEM_RESERVE))
+    produced = (Need(lambda o, w: w.t >= 0), Need(lambda o, w: w.t <= w.O, th.MEM_RESERVE))
     settled = (events.NOT_NEGATIVE, events.WAS_CHARGED)
     return (
         Event("decode", decode, {"t": Kind.VECTOR}, produced, (kernel.decode,)),
@@ -248,7 +227,7 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
             events.ONE,
             (events.NOT_NEGATIVE,),
             (kernel.admit,),
-            excluded_by=EXTEND_AS_PLANNED,
+            excluded_by=th.EXTEND_AS_PLANNED,
         ),
         Event("refund", refund, events.ONE, settled, (kernel.refund,)),
     )
@@ -264,7 +243,7 @@ def capped_system(kernel: Functions = deficit) -> System:
     """The capped gate over an interval in which f and g are backlogged."""
     scalars = dict.fromkeys(("C", "M", "L", "w_e", "w_q"), Kind.SCALAR)
     kept = ("arrive", "arrive behind one's own", "arrive as printed, at zero", "leave the queue", "refill")
-    both_wait = deficit_system(kernel, backlogged=("f", "g"))
+    both_wait = deficit_proofs.deficit_system(kernel, backlogged=("f", "g"))
     uncapped = (event for event in both_wait.events if event.name in kept)
     return System(
         "deficit gate under a cap",
@@ -274,11 +253,11 @@ def capped_system(kernel: Functions = deficit) -> System:
             **scalars,
         },
         laws=(
-            Need(lambda o, w: w.Q >= 1, QUANTUM_POSITIVE),
+            Need(lambda o, w: w.Q >= 1, th.QUANTUM_POSITIVE),
             Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
             Need(lambda o, w: (w.w_e >= 1) & (w.w_q >= 1) & (w.L >= 1)),
             Need(lambda o, w: (w.L <= w.C - 1) & (w.L <= w.M - 1)),
-            EQUAL,
+            deficit_proofs.EQUAL,
         ),
         fields={"q": Kind.VECTOR, "queued": Kind.MASK, "known": Kind.MASK, **dict.fromkeys("FOKWP", Kind.VECTOR)},
         events=(*uncapped, *_admission_events(kernel), *_running_events(kernel)),
@@ -293,16 +272,16 @@ def _reserved(o: Algebra, w: World) -> Term:
 
 _CAPPED_RANGE = (
     Clause("1 - U <= q - R", lambda o, w: w.q - _reserved(o, w) >= 1 - w.U),
-    *CREDIT,
+    *deficit_proofs.CREDIT,
     Clause("0 <= O <= F", lambda o, w: (w.O >= 0) & (w.O <= w.F)),
     Clause("waiting clients are known", lambda o, w: implies(o, w.queued, w.known)),
 )
 
 
 def _gap_within(o: Algebra, w: World) -> Term:
-    service_f, service_g = both(o, w, "W")
-    quantum_f, quantum_g = both(o, w, "Q")
-    bound = quantum_f + quantum_g + w.U + w.U - 2 + both_backs(o, w)
+    service_f, service_g = deficit_proofs.both(o, w, "W")
+    quantum_f, quantum_g = deficit_proofs.both(o, w, "Q")
+    bound = quantum_f + quantum_g + w.U + w.U - 2 + deficit_proofs.both_backs(o, w)
     return (service_f - service_g <= bound) & (service_g - service_f <= bound)
 
 
@@ -311,9 +290,9 @@ def _capped(kernel: Functions) -> Claim:
     return Claim(
         deficit.D_CAP,
         capped_system(kernel),
-        (*_CAPPED_RANGE, *NOTHING_COUNTED),
-        (*_CAPPED_RANGE, began, BALANCED, Clause("P_f = P_g", same_credit)),
-        (IN_RANGE, Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", _gap_within)),
+        (*_CAPPED_RANGE, *deficit_proofs.NOTHING_COUNTED),
+        (*_CAPPED_RANGE, began, deficit_proofs.BALANCED, Clause("P_f = P_g", deficit_proofs.same_credit)),
+        (deficit_proofs.IN_RANGE, Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", _gap_within)),
     )
 
 
@@ -331,7 +310,7 @@ def _counting(of: System, kernel: Functions, *needs: Need) -> System:
 
     def counted(event: Event) -> Event:
         if event.name.startswith("admit"):
-            likely = Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= w.u, OUTPUTS_LIKELY)
+            likely = Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= w.u, th.OUTPUTS_LIKELY)
             more = attrs.evolve(event, facts={**event.facts, "e": Kind.SCALAR, "u": Kind.SCALAR})
             return and_also(
                 attrs.evolve(more, kernels=(*event.kernels, kernel.reserve)).with_needs(
@@ -355,7 +334,7 @@ def _counting(of: System, kernel: Functions, *needs: Need) -> System:
 
 def in_flight_system(kernel: Functions = deficit) -> System:
     """The gate under any cap or none."""
-    held = _counting(deficit_system(kernel), kernel)
+    held = _counting(deficit_proofs.deficit_system(kernel), kernel)
     return attrs.evolve(held, derived={"most": lambda o, w: o.maximum(w.V, 1)})
 
 
@@ -370,14 +349,14 @@ def elastic_system(kernel: Functions = deficit) -> System:
     needs = (
         Need(lambda o, w: w.e <= w.S),
         Need(within),
-        Need(lambda o, w: kernel.may_hold(o, w.F, w.queued, w.p, w.e, w.C), CAPPED_TOGETHER),
+        Need(lambda o, w: kernel.may_hold(o, w.F, w.queued, w.p, w.e, w.C), th.CAPPED_TOGETHER),
         *(events.waits("f"), events.waits("g")),
     )
-    both_wait = deficit_system(kernel, backlogged=("f", "g"))
+    both_wait = deficit_proofs.deficit_system(kernel, backlogged=("f", "g"))
     apart = Need(lambda o, w: o.where(o.pick(only(o, w.Q, w.f), w.g, False), False, True))
     more = {"R0": Kind.VECTOR, "V0": Kind.VECTOR, **dict.fromkeys("CES", Kind.SCALAR)}
     capped = attrs.evolve(
-        _counting(both_wait, kernel, *needs).with_laws(EQUAL, apart, Need(lambda o, w: w.E >= 1)),
+        _counting(both_wait, kernel, *needs).with_laws(deficit_proofs.EQUAL, apart, Need(lambda o, w: w.E >= 1)),
         parameters={**both_wait.parameters, **more},
         derived={"before": lambda o, w: o.maximum(w.V0, w.E)},
     )
@@ -394,9 +373,9 @@ def _in_flight(kernel: Functions) -> Claim:
     return Claim(
         deficit.D_IN_FLIGHT,
         in_flight_system(kernel),
-        (*NOTHING_YET, Clause("nothing is in flight", lambda o, w: same(w.F, 0) & same(w.N, 0))),
-        (held, *RANGE[1:], _COUNTED),
-        (held, *CREDIT, _COUNTED),
+        (*deficit_proofs.NOTHING_YET, Clause("nothing is in flight", lambda o, w: same(w.F, 0) & same(w.N, 0))),
+        (held, *deficit_proofs.RANGE[1:], _COUNTED),
+        (held, *deficit_proofs.CREDIT, _COUNTED),
     )
 
 
@@ -404,7 +383,7 @@ def _elastic(kernel: Functions) -> Claim:
     """f is let in within the cap or with a request alone: what it may still be charged then is U(max(C, S)) at most."""
     not_below = Clause("1 - max(V0, E) <= q - R", lambda o, w: w.q - w.R >= 1 - w.before)
     started = (
-        *(*RANGE[1:], not_below, *NOTHING_COUNTED, _COUNTED),
+        *(*deficit_proofs.RANGE[1:], not_below, *deficit_proofs.NOTHING_COUNTED, _COUNTED),
         Clause("R = R0, T = 0", lambda o, w: same(w.R, w.R0) & same(w.T, 0)),
     )
     began = Clause("1 - max(V0, E) <= q0 <= Q + B", lambda o, w: (w.q0 >= 1 - w.before) & (w.q0 <= w.Q + w.back))
@@ -412,11 +391,20 @@ def _elastic(kernel: Functions) -> Claim:
     rest = Clause("else W + R <= R0", lambda o, w: (w.T >= 0) & o.where(w.T >= 1, True, w.W + w.R <= w.R0))
 
     def gap(o: Algebra, w: World) -> Term:
-        (service_f, service_g), (quantum_f, quantum_g) = both(o, w, "W"), both(o, w, "Q")
-        bound = deficit.gap_cost(quantum_f, w.E, quantum_g, o.pick(w.before, w.g, 0)) + both_backs(o, w)
+        (service_f, service_g), (quantum_f, quantum_g) = deficit_proofs.both(o, w, "W"), deficit_proofs.both(o, w, "Q")
+        bound = deficit.gap_cost(quantum_f, w.E, quantum_g, o.pick(w.before, w.g, 0)) + deficit_proofs.both_backs(o, w)
         return o.where(o.pick(w.T, w.f, 0) >= 1, service_f - service_g <= bound, service_f <= o.pick(w.R0, w.f, 0))
 
-    invariants = (*RANGE[1:], _COUNTED, not_below, began, since, rest, BALANCED, Clause("P_f = P_g", same_credit))
+    invariants = (
+        *deficit_proofs.RANGE[1:],
+        _COUNTED,
+        not_below,
+        began,
+        since,
+        rest,
+        deficit_proofs.BALANCED,
+        Clause("P_f = P_g", deficit_proofs.same_credit),
+    )
     bounded = Clause("the gap is bounded, or f had what was in flight", gap)
     return Claim(deficit.D_ELASTIC, elastic_system(kernel), started, invariants, (bounded,))
 
@@ -449,7 +437,7 @@ def _holds_back(kernel: Functions) -> Claim:
     """f waits in credit; whether it is `ready` does not matter to a refill."""
 
     as_before = (Clause("q = q0", lambda o, w: same(w.q, w.q0)),)
-    waits = Need(lambda o, w: o.pick(w.queued & (w.q > 0), w.f, False), BACKLOGGED_DURING)
+    waits = Need(lambda o, w: o.pick(w.queued & (w.q > 0), w.f, False), th.BACKLOGGED_DURING)
     return Claim(
         deficit.D_CAP_HOLDS,
         System(
