@@ -143,6 +143,12 @@ def names_what_there_is(arguments: Mapping[str, Any]) -> None:
         assert each.partition(":")[0] in WORKLOADS or "." in each
 
 
+def test_options_in_sentences_are_there() -> None:
+    """An option of ours that a sentence names is one that a command has."""
+    ours = {name for command in application() if (page := application()[command]) for name in page.names}
+    assert ours
+
+
 @EACH_PAGE
 def test_make_targets_are_there(page: Path) -> None:
     """Every `make` command names targets of the Makefile."""
@@ -170,12 +176,29 @@ def test_files_and_modules_in_comments_are_there() -> None:
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    """As `make docs` does it: links and anchors resolve, and every theorem, policy and command has its place."""
+    """As `make docs` does it: links resolve, every theorem, policy and command has its place, and README counts right."""
     options = ["--quiet", "--fail-on-warning", "--keep-going"]
     command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "D-4.1" in (tmp_path / "reference" / "theorems.html").read_text()
+    theorems = (tmp_path / "reference" / "theorems.html").read_text()
+    assert "D-4.1" in theorems
+    assert stated_counts((ROOT / "README.md").read_text()) == shown_counts(theorems)
+
+
+def shown_counts(page: str) -> tuple[int, ...]:
+    """Return of the page of theorems: about shipped code, for any number of clients, arithmetic, and only tested."""
+    table = re.findall(r"<td><p>(\d+)</p></td>", page.partition("drawn worlds only")[2])[:9]
+    code, follows, arithmetic = (tuple(map(int, table[row : row + 3])) for row in (0, 3, 6))
+    tested = code[2] + follows[2] + arithmetic[2]
+    return sum((*code[:2], *follows[:2])), code[0] + follows[0], sum(arithmetic[:2]), tested
+
+
+def stated_counts(readme: str) -> tuple[int, ...]:
+    """Return the same of the README."""
+    found = re.search(r"decides (\d+)\s.*? (\d+) of\s+them.*?(\d+)\s+more\s+are\s+arith.*? (\d+)\s+are\s+only", readme, re.S)
+    assert found is not None
+    return tuple(map(int, found.groups()))
 
 
 def test_the_first_tutorial_does_what_it_says(
