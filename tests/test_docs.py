@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import dropwhile
 from pathlib import Path
 from pkgutil import resolve_name
@@ -30,6 +31,12 @@ _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(r"`((?:model|policies|verify|engines|src|tests|benchmarks|docs)/[\w/.-]+)`")
 _NAME = re.compile(r"`(?:fairsched\.)?((?:model|policies|verify|engines)\.[a-z_][\w.]*)`")
+_OPTION = re.compile(r"`(--[a-z][^`]*|fairsched [^`]*)`")
+OPTIONS_OF_OTHERS = {
+    *("--completion", "--theorems"),  # of `fairsched` itself, and of pytest
+    *("--additional-config", "--enable-priority-scheduling", "--max-running-requests", "--middleware"),
+    *("--schedule-policy", "--scheduling-policy", "--tenant-api-key", "--time"),
+}
 NOTEBOOK = "notebook.md"
 """The page whose outputs are those of its cells."""
 NOT_OURS = ("model.safetensors", "model.config.stop_tokens")
@@ -143,10 +150,23 @@ def names_what_there_is(arguments: Mapping[str, Any]) -> None:
         assert each.partition(":")[0] in WORKLOADS or "." in each
 
 
-def test_options_in_sentences_are_there() -> None:
-    """An option of ours that a sentence names is one that a command has."""
-    ours = {name for command in application() if (page := application()[command]) for name in page.names}
-    assert ours
+@EACH_PAGE
+def test_options_in_sentences_are_there(page: Path) -> None:
+    """An option in backticks, alone or after `fairsched`, is one that a command has, or another program's."""
+    assert unknown_options(page.read_text()) == []
+
+
+def unknown_options(text: str) -> list[str]:
+    """Return the options in backticks that no command of ours has."""
+    named = [name for span in _OPTION.findall(_FENCE.sub("", text)) for name in re.findall(r"--[a-z][a-z-]+", span)]
+    return [name for name in named if name not in OPTIONS_OF_OTHERS and name not in options()]
+
+
+@cache
+def options() -> frozenset[str]:
+    """Return the options of all commands."""
+    commands = [application()[name] for name in application() if not name.startswith("-")]
+    return frozenset(name for each in commands for one in each.assemble_argument_collection() for name in one.names)
 
 
 @EACH_PAGE
@@ -176,7 +196,7 @@ def test_files_and_modules_in_comments_are_there() -> None:
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    """As `make docs` does it: links resolve, every theorem, policy and command has its place, and README counts right."""
+    """As `make docs` does it: every link, theorem, policy and command has its place, and the README counts right."""
     options = ["--quiet", "--fail-on-warning", "--keep-going"]
     command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -196,7 +216,10 @@ def shown_counts(page: str) -> tuple[int, ...]:
 
 def stated_counts(readme: str) -> tuple[int, ...]:
     """Return the same of the README."""
-    found = re.search(r"decides (\d+)\s.*? (\d+) of\s+them.*?(\d+)\s+more\s+are\s+arith.*? (\d+)\s+are\s+only", readme, re.S)
+    sentences = " ".join(readme.split())
+    found = re.search(
+        r"decides (\d+) .* (\d+) of them .* (\d+) more are arithmetic .* (\d+) are only tested", sentences
+    )
     assert found is not None
     return tuple(map(int, found.groups()))
 
@@ -249,6 +272,7 @@ def test_the_checks_can_fail(tmp_path: Path) -> None:
         "model/gone.py",
         "policies.base.gone",
     ]
+    assert unknown_options("`--limit N`, and `--limmit`, or `fairsched search --drift 30`") == ["--limmit", "--drift"]
     with pytest.raises(AssertionError):
         run_page(page)
     (words,) = commands("```console\n$ fairsched compare \\\n    --polices fcfs  # misspelt\n```\n")
