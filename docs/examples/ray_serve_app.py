@@ -1,3 +1,5 @@
+"""A Ray Serve deployment whose clients have weights."""
+
 import asyncio
 
 from ray import serve

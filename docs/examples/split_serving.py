@@ -1,3 +1,5 @@
+"""One worker that computes prompts and one that computes outputs, as processes of this machine."""
+
 from fairsched.engines.serving import LiveCluster, Processes, Recipe, ServingThread, split_roles
 from fairsched.engines.torch import TorchSpec
 from fairsched.policies.catalog import DLPM, FCFS
