@@ -14,6 +14,8 @@ from fairsched.integrations.ray_serve import report_usage, request_router_config
     request_router_config=request_router_config(window_tokens=4_000, weights={"gold": 4}),
 )
 class Model:
+    """Answer with the prompt, in capitals."""
+
     async def __call__(self, prompt: str, client: str, max_output_tokens: int) -> str:
         await asyncio.sleep(0.05)  # The model computes.
         await report_usage(output_tokens=7)
