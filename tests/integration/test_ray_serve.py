@@ -182,8 +182,7 @@ async def _answered(handle: Any, i: int) -> int:
 
 def test_the_page_that_tells_how_to_begin_is_true(capsys: pytest.CaptureFixture[str]) -> None:
     """The application of docs/how-to/integrate/ray-serve.md runs as it stands, and its status has both clients."""
-    page = (Path(__file__).parents[2] / "docs/how-to/integrate/ray-serve.md").read_text()
-    app = page.partition("```py\n")[2].partition("```")[0]
+    app = (Path(__file__).parents[2] / "docs/examples/ray_serve_app.py").read_text()
     exec(compile(app, "app.py", "exec"), {"__name__": "app"})
     answers, told = capsys.readouterr().out.strip().splitlines()[-2:]
     assert answers == "['HELLO', 'HELLO']"
