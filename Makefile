@@ -37,7 +37,7 @@ run: $(VENV)/.installed-run
 test: style
 	@echo "== Types (mypy --strict) and tests =="
 	@mkdir -p out; $(BIN)/mypy >out/types.log 2>&1 & types=$$!; \
-		$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not nightly" --record $(ARGS); tests=$$?; \
+		$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "kept or not nightly" --record $(ARGS); tests=$$?; \
 		wait $$types; types=$$?; cat out/types.log; exit $$((tests | types))
 
 docs: $(VENV)/.installed-docs
