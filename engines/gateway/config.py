@@ -23,18 +23,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from fairsched.engines import settings
 from fairsched.engines.serving import BUDGET_MS, OTHERS, SEAT
-from fairsched.engines.settings import (
-    ConfigError,
-    Count,
-    NotNegative,
-    Percent,
-    Seconds,
-    Settings,
-    Text,
-    check_changes,
-    read_settings,
-)
 from fairsched.model.request import Groups
 
 Way = Literal["key", "header", "jwt", "certificate"]
@@ -160,115 +150,115 @@ def hashed_key(key: str) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-class LimitConfig(Settings, frozen=True):
+class LimitConfig(settings.Settings, frozen=True):
     """Limits; a call that is over one is refused with 413 or 429.  Times in seconds."""
 
-    connections: Count | None = None
+    connections: settings.Count | None = None
     """Connections of callers; none: as the descriptors of the process allow. Beyond, the oldest idle one is closed."""
-    header_bytes: Count = 16 << 10
+    header_bytes: settings.Count = 16 << 10
     """Longest line of a head; else 400."""
-    header_seconds: Seconds = 10.0
+    header_seconds: settings.Seconds = 10.0
     """A connection whose call has no whole head after so long is closed."""
-    body_bytes: Count = 8 << 20
+    body_bytes: settings.Count = 8 << 20
     """Longest body; else 413."""
-    bodies_bytes: Count = 256 << 20
+    bodies_bytes: settings.Count = 256 << 20
     """All bodies that are held at a time; else 503."""
-    body_seconds: Seconds = 60.0
+    body_seconds: settings.Seconds = 60.0
     """A body that is not whole after so long is refused with 408."""
-    idle_seconds: Seconds = 75.0
+    idle_seconds: settings.Seconds = 75.0
     """A connection without a call is closed after so long."""
-    waiting_per_client: Count = 256
+    waiting_per_client: settings.Count = 256
     """Calls of one client that wait; else 429."""
-    waiting: Count = 4096
+    waiting: settings.Count = 4096
     """Calls that wait. Beyond, the client with the most of them by weight loses its newest, with 429."""
-    clients: Count = 1024
+    clients: settings.Count = 1024
     """Unknown clients beyond so many share the name `others`."""
-    programs_per_client: Count = 64
+    programs_per_client: settings.Count = 64
     """Accounts of one client's programs; programs beyond so many at once share them."""
-    program_seconds: Seconds = 600.0
+    program_seconds: settings.Seconds = 600.0
     """A program without a call for so long is over, and another of its client has its account."""
-    wait_seconds: Seconds = 600.0
+    wait_seconds: settings.Seconds = 600.0
     """Longest wait for a place; then 503."""
-    stall_seconds: Seconds = 60.0
+    stall_seconds: settings.Seconds = 60.0
     """A caller that takes no byte for so long is cut off."""
-    first_byte_seconds: Seconds = 300.0
+    first_byte_seconds: settings.Seconds = 300.0
     """A server that sends no byte of a stream for so long has failed: the call goes elsewhere."""
-    read_seconds: Seconds = 600.0
+    read_seconds: settings.Seconds = 600.0
     """A server that sends no further byte for so long has failed."""
-    retry_after_seconds: Count = 1
+    retry_after_seconds: settings.Count = 1
     """Sent as `Retry-After` with 429."""
-    tries: Count = 3
+    tries: settings.Count = 3
     """Attempts a call, while no byte of an answer was passed on."""
-    retry_percent: Percent = 20
+    retry_percent: settings.Percent = 20
     """Attempts beyond the first, as a share of each client's calls; 100 are saved up."""
-    failures: Count = 5
+    failures: settings.Count = 5
     """A server is left alone after so many failures in a row; at once if it takes no connection."""
-    down_seconds: Seconds = 5.0
+    down_seconds: settings.Seconds = 5.0
     """A server is left alone for so long the first time, and for longer each time that it fails soon again."""
-    down_seconds_max: Seconds = 300.0
+    down_seconds_max: settings.Seconds = 300.0
     """A server is left alone for so long at most, also if its `Retry-After` says more."""
-    down_percent: Percent = 50
+    down_percent: settings.Percent = 50
     """Servers that may be left alone at a time for failed answers; one always stays."""
-    health_seconds: Seconds = 5.0
+    health_seconds: settings.Seconds = 5.0
     """Each server's health path is asked so often; no answer for so long is a failure, and two in a row take it out."""
-    resolve_seconds: Seconds = 10.0
+    resolve_seconds: settings.Seconds = 10.0
     """Names of servers with `resolve` are looked up so often."""
-    drain_seconds: Count = 120
+    drain_seconds: settings.Count = 120
     """Time to finish calls after SIGTERM."""
     leave_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     """Calls are still taken for so long after SIGTERM, while `/readyz` says 503: time for load balancers to notice."""
 
 
-class OrganisationConfig(Settings, frozen=True):
+class OrganisationConfig(settings.Settings, frozen=True):
     """An organisation: its weight, and the weights of its users among themselves (1 for one that is not named)."""
 
-    weight: Count = 1
+    weight: settings.Count = 1
     """Share among organisations."""
-    users: dict[str, Count] = msgspec.field(default_factory=dict)
+    users: dict[str, settings.Count] = msgspec.field(default_factory=dict)
     """Weights of its users among themselves; others have 1."""
 
 
-class ClientConfig(Settings, frozen=True):
+class ClientConfig(settings.Settings, frozen=True):
     """A client: how it is known, its weight among its siblings, and where it belongs."""
 
     keys: tuple[Key, ...] = ()
     """Hashes of the client's API keys, as `fairsched gateway --hash-key` prints them."""
-    weight: Count = 1
+    weight: settings.Count = 1
     """Share among its siblings."""
     organisation: str | None = None
     """The organisation in whose share it is."""
     user: str | None = None
     """The user of that organisation."""
-    jwt: tuple[Text, ...] = ()
+    jwt: tuple[settings.Text, ...] = ()
     """Values of the token claim that names clients: callers with one of them are this client."""
-    certificates: tuple[Text, ...] = ()
+    certificates: tuple[settings.Text, ...] = ()
     """Names in certificates: callers with one of them are this client."""
 
 
-class JwtConfig(Settings, frozen=True):
+class JwtConfig(settings.Settings, frozen=True):
     """Tokens of an issuer (JSON Web Tokens): which are taken, and what they say of their caller (extra `jwt`)."""
 
-    jwks: Text
+    jwks: settings.Text
     """File or URL of the issuer's public keys (a JSON Web Key Set)."""
-    issuer: Text
+    issuer: settings.Text
     """The claim `iss` of its tokens."""
-    audience: Text
+    audience: settings.Text
     """What the claim `aud` names, alone or among others."""
     algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ("RS256", "ES256")
     """Algorithms with a public key that are taken; `none` and shared secrets never are."""
-    client_claim: Text = "sub"
+    client_claim: settings.Text = "sub"
     """The claim that names the client."""
-    organisation_claim: Text | None = None
+    organisation_claim: settings.Text | None = None
     """The claim that names its organisation (hierarchical gate)."""
-    user_claim: Text | None = None
+    user_claim: settings.Text | None = None
     """The claim that names its user in that organisation."""
     leeway_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
     """By so much the clocks of issuer and gateway may differ."""
-    refresh_seconds: Seconds = 300.0
+    refresh_seconds: settings.Seconds = 300.0
     """The keys are read again so often, where they have a URL."""
-    retry_seconds: Seconds = 10.0
+    retry_seconds: settings.Seconds = 10.0
     """Tokens of unknown keys have the keys read again, at most so often."""
-    ca: Text | None = None
+    ca: settings.Text | None = None
     """Certificates of the authorities that the URL's certificate is checked by, in PEM; none: the system's."""
 
     def __post_init__(self) -> None:
@@ -278,7 +268,7 @@ class JwtConfig(Settings, frozen=True):
             raise ValueError("user_claim names a user of an organisation, and organisation_claim is missing")
 
 
-class StoreAddress(Settings, frozen=True):
+class StoreAddress(settings.Settings, frozen=True):
     """A store that several gateways share."""
 
     url: str
@@ -288,7 +278,7 @@ class StoreAddress(Settings, frozen=True):
     """Of the deployment: gateways of another name share nothing with these."""
     password: str | None = None
     """Of Redis; a user's name is in the address."""
-    timeout_seconds: Seconds = 0.5
+    timeout_seconds: settings.Seconds = 0.5
     """How long the store may take to answer."""
 
     def __post_init__(self) -> None:
@@ -308,32 +298,32 @@ class StoreAddress(Settings, frozen=True):
 class StoreConfig(StoreAddress, frozen=True):
     """The account that several gateways share, each of which has the same of this but for the address."""
 
-    gateways: Count = 2
+    gateways: settings.Count = 2
     """How many may share it at a time; the bound grows with it, and one more is refused."""
-    lease: Count | None = None
+    lease: settings.Count | None = None
     """Most credit of a client that a gateway has on lease, in cost units; none: the quantum.  A larger one asks less
     often, and the bound grows with it."""
     away: Literal["closed", "local"] = "closed"
     """Once its leases are spent and the store is away: `closed` lets no call in until it is back, `local` shares what
     this gateway has between its own clients."""
-    gone_seconds: Seconds = 10.0
+    gone_seconds: settings.Seconds = 10.0
     """A gateway that has not renewed its leases for so long is gone; its clients wait there no more."""
 
 
-class QuotaConfig(Settings, frozen=True):
+class QuotaConfig(settings.Settings, frozen=True):
     """Tokens of prompts and outputs, at most; a window is one of the clock of the store, in UTC."""
 
-    tokens_per_minute: Count | None = None
+    tokens_per_minute: settings.Count | None = None
     """Charged in a minute of the clock; none: any number, as in the others."""
-    tokens_per_day: Count | None = None
+    tokens_per_day: settings.Count | None = None
     """Charged in a day."""
-    tokens_per_month: Count | None = None
+    tokens_per_month: settings.Count | None = None
     """Charged in a month of the calendar."""
-    concurrent_tokens: Count | None = None
+    concurrent_tokens: settings.Count | None = None
     """Reserved by calls under way, those that wait included."""
 
 
-class QuotasConfig(Settings, frozen=True):
+class QuotasConfig(settings.Settings, frozen=True):
     """All quotas, and where they are kept."""
 
     client: dict[str, QuotaConfig] = msgspec.field(default_factory=dict)
@@ -342,10 +332,10 @@ class QuotasConfig(Settings, frozen=True):
     """Of users, all clients of one together, by `ORGANISATION/USER`; `"*"`: of each other one."""
     organisation: dict[str, QuotaConfig] = msgspec.field(default_factory=dict)
     """Of organisations, all clients of one together; `"*"`: of each other one."""
-    bytes_per_token: Count = 1
+    bytes_per_token: settings.Count = 1
     """A prompt reserves a token for so many bytes.  1 is never too few for a vocabulary of bytes; what a prompt comes
     to beyond its reservation is charged all the same, and may exceed a quota."""
-    template_tokens: NotNegative = 64
+    template_tokens: settings.NotNegative = 64
     """Tokens that a server's chat template may add to a prompt beyond the bytes of the call; they are reserved, too."""
     store_away: Literal["closed", "open"] = "closed"
     """While the store is away: `closed` refuses calls with 503, `open` lets them pass uncounted."""
@@ -375,7 +365,7 @@ class QuotasConfig(Settings, frozen=True):
                     )
 
 
-class TlsConfig(Settings, frozen=True):
+class TlsConfig(settings.Settings, frozen=True):
     """Files of a certificate and its key, which SIGHUP reads again; without them callers speak plain HTTP."""
 
     certificate: str
@@ -388,14 +378,14 @@ class TlsConfig(Settings, frozen=True):
     """What names a caller in its certificate: the subject's common name, or a subject alternative name of this kind."""
 
 
-class ServerConfig(Settings, frozen=True):
+class ServerConfig(settings.Settings, frozen=True):
     """An OpenAI-compatible server: its address without `/v1`, and what it takes at a time."""
 
     url: str
     """Address without `/v1`."""
-    window_tokens: Count | None = None
+    window_tokens: settings.Count | None = None
     """Prompt and output tokens in flight there at most: about its KV cache. Needed in window mode."""
-    window_requests: Count | None = None
+    window_requests: settings.Count | None = None
     """Calls in flight there at most; none: 256, and no limit in priority mode."""
     api_key: str | None = None
     """Sent instead of the caller's key."""
@@ -433,7 +423,7 @@ class ServerConfig(Settings, frozen=True):
         return None if files == (None, None, None) else files
 
 
-class GatewayConfig(Settings, frozen=True):
+class GatewayConfig(settings.Settings, frozen=True):
     """All of it."""
 
     servers: tuple[ServerConfig, ...] = msgspec.field(name="server")
@@ -441,15 +431,15 @@ class GatewayConfig(Settings, frozen=True):
     """`priority`: calls go on at once with a priority for servers that order calls themselves; it has no bound."""
     listen: str = "127.0.0.1:8080"
     """Address and port."""
-    processes: Count = 1
+    processes: settings.Count = 1
     """Processes that serve callers; all share one account (not on Windows)."""
     policy: str = DEFAULT_POLICY
     """Any policy that does not preempt; `+deficit`, `+counter` and `+hierarchical` have a bound."""
-    quantum: Count = 4096
+    quantum: settings.Count = 4096
     """Credit of a round for weight 1, in cost units."""
     router: str = "join-shortest-queue"
     """Any router, over what the gateway has in flight."""
-    decision_budget_ms: Count = BUDGET_MS
+    decision_budget_ms: settings.Count = BUDGET_MS
     """How long a decision of the policy or the router may take; a later one fails."""
     identify: Way | tuple[Way, ...] = "key"
     """How a caller is identified, or several ways: the first of which a call has something."""
@@ -469,17 +459,17 @@ class GatewayConfig(Settings, frozen=True):
     """Hashes of the keys that `/gateway/status` and `/metrics` want, as `fairsched gateway --hash-key` prints them."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call; `*`: any."""
-    bytes_per_token: Count = 4
+    bytes_per_token: settings.Count = 4
     """Divides a prompt's bytes into tokens."""
-    media_tokens: Count = 1024
+    media_tokens: settings.Count = 1024
     """Tokens that an image, a sound or a film is taken for, until the server says what it was."""
-    default_output_tokens: Count = 4096
+    default_output_tokens: settings.Count = 4096
     """A call without `max_tokens` may have so many outputs at least, and 8 times what is usual for its client."""
-    unreserved_tokens: NotNegative | None = None
+    unreserved_tokens: settings.NotNegative | None = None
     """Outputs that the calls of one client may declare beyond what is reserved for them; none: the largest window."""
-    hold_seconds: Seconds = 600.0
+    hold_seconds: settings.Seconds = 600.0
     """Holding a token for so long costs as much as one output token."""
-    call_seconds: Seconds = 600.0
+    call_seconds: settings.Seconds = 600.0
     """A call that is longer at a server is cut off, and charged."""
     status: bool = False
     """Serve `/gateway/status`, which names clients, to callers with an admin key."""
@@ -664,19 +654,21 @@ class GatewayConfig(Settings, frozen=True):
 
 def read_config(path: Path) -> GatewayConfig:
     """Return the configuration in a file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
-    return read_settings(path, GatewayConfig)
+    return settings.read_settings(path, GatewayConfig)
 
 
 def reloaded(running: GatewayConfig, path: Path) -> GatewayConfig:
     """Return the file as it is now.  Raises `ConfigError` also where it changes what cannot change while it serves."""
     fresh = read_config(path)
-    check_changes(path, running, fresh, _CHANGE)
+    settings.check_changes(path, running, fresh, _CHANGE)
     if _kept(running) != _kept(fresh):
-        raise ConfigError(f"{path}: a change of where quotas are kept, or whether there are any, needs a restart")
+        raise settings.ConfigError(
+            f"{path}: a change of where quotas are kept, or whether there are any, needs a restart"
+        )
     for name in running.clients.keys() & fresh.clients.keys():
         here, there = ([group for group, _ in config.groups(name)] for config in (running, fresh))
         if here != there:
-            raise ConfigError(f"{path}: client.{name}: a change of where it belongs needs a restart")
+            raise settings.ConfigError(f"{path}: client.{name}: a change of where it belongs needs a restart")
     return fresh
 
 

@@ -22,20 +22,10 @@ import attrs
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
-from fairsched.engines.gateway import servers
+from fairsched.engines.gateway import openai, servers
 from fairsched.engines.gateway.account import Account, Failed, Placed, PlaceRequest
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.identity import CallerNames, told_name
-from fairsched.engines.gateway.openai import (
-    CallError,
-    Endpoint,
-    ForwardedCall,
-    StreamReader,
-    Tokenizer,
-    WholeReader,
-    read_call,
-    with_fields,
-)
 from fairsched.engines.gateway.operations import CallRecord, current
 from fairsched.engines.gateway.tls import server_context
 
@@ -83,7 +73,12 @@ class Gateway:
     """
 
     def __init__(
-        self, config: GatewayConfig, account: Account, *, shadow: bool = False, tokenizer: Tokenizer | None = None
+        self,
+        config: GatewayConfig,
+        account: Account,
+        *,
+        shadow: bool = False,
+        tokenizer: openai.Tokenizer | None = None,
     ) -> None:
         self.config = config
         self.account = account
@@ -138,12 +133,12 @@ class Gateway:
         self.watches.configure(config)
         self._retries.percent = config.limits.retry_percent
 
-    async def serve(self, request: web.Request, name: str, endpoint: Endpoint, raw: bytes) -> web.StreamResponse:
+    async def serve(self, request: web.Request, name: str, endpoint: openai.Endpoint, raw: bytes) -> web.StreamResponse:
         """Answer a call of a client.  Raises `CallError` before anything was sent, and `ConnectionError` where the
         answer cannot be passed on; cancelling it is the caller leaving."""
         try:
-            call = read_call(raw, self.config, self._tokenizer, endpoint)
-        except CallError:
+            call = openai.read_call(raw, self.config, self._tokenizer, endpoint)
+        except openai.CallError:
             self.account.count("refused")
             raise
         if self.shadow:
@@ -170,7 +165,7 @@ class Gateway:
                     call.quota_tokens,
                 )
                 placed = await self.account.place(wanted)
-            except CallError:
+            except openai.CallError:
                 if last is None:
                     raise
                 raise self._unanswered(last) from None
@@ -185,13 +180,13 @@ class Gateway:
                     raise self._unanswered(error) from None
         raise AssertionError
 
-    def _unanswered(self, error: servers.ServerFailedError) -> CallError:
+    def _unanswered(self, error: servers.ServerFailedError) -> openai.CallError:
         """Return what the caller of a call is told that no server answered."""
         self.account.count("failed")
         status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(error.why, 502)
         seconds = error.retry_after_seconds
         retry = self.config.limits.retry_after_seconds if seconds is None else math.ceil(seconds)
-        return CallError(status, f"no server answered: {error}", None if status == 502 else retry)
+        return openai.CallError(status, f"no server answered: {error}", None if status == 502 else retry)
 
     async def ask(self, request: web.Request, name: str, raw: bytes) -> web.StreamResponse:
         """Answer a call that is not charged, by the first server that does."""
@@ -212,7 +207,7 @@ class Gateway:
                 ):
                     return await _relayed(request, watch, answer)
             except servers.UnsendableError as error:
-                raise CallError(400, str(error)) from None
+                raise openai.CallError(400, str(error)) from None
             except servers.ServerFailedError as error:
                 last = str(error)
             except servers.ServerLateError as error:
@@ -221,7 +216,7 @@ class Gateway:
                 last = f"{upstream.url}: {error.what} took too long"
             except servers.BrokenError as error:
                 raise ConnectionResetError(str(error)) from None
-        raise CallError(502, f"no server answered: {last}")
+        raise openai.CallError(502, f"no server answered: {last}")
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -233,14 +228,16 @@ class Gateway:
 class _Try:
     """A call at one server.  However it ends, the account is told once."""
 
-    def __init__(self, gateway: Gateway, request: web.Request, name: str, call: ForwardedCall, placed: Placed) -> None:
+    def __init__(
+        self, gateway: Gateway, request: web.Request, name: str, call: openai.ForwardedCall, placed: Placed
+    ) -> None:
         self._gateway = gateway
         self._request = request
         self._name = name
         self._call = call
         self._placed = placed
         self._response: web.StreamResponse | None = None
-        self._reader: StreamReader | WholeReader | None = None
+        self._reader: openai.StreamReader | openai.WholeReader | None = None
         self._streams = False
 
     async def run(self) -> web.StreamResponse:
@@ -250,7 +247,7 @@ class _Try:
         body = call.body_with_most(call.max_output_tokens)
         if placed.priority is not None:
             # Whatever its caller asked for.
-            body = with_fields(body, {"priority": placed.priority})
+            body = openai.with_fields(body, {"priority": placed.priority})
         try:
             headers = servers.sent_headers(
                 gateway.names.forwarded(request.headers), told_name(self._name), placed.upstream.api_key
@@ -269,7 +266,7 @@ class _Try:
             raise
         except servers.UnsendableError as error:
             account.give_back(request_id, "refused")
-            raise CallError(400, str(error)) from None
+            raise openai.CallError(400, str(error)) from None
         except servers.ServerLateError as error:
             return await self._late(error, watch)
         except servers.BrokenError as error:
@@ -352,12 +349,12 @@ class _Try:
             account.failed(Failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds))
         message = "the server took too long" if what == "read" else "the call took too long, and was cut off"
         if self._response is None:
-            raise CallError(504, message)
+            raise openai.CallError(504, message)
         return await self._break_off(message)
 
     async def _break_off(self, message: str) -> web.StreamResponse:
         """End an answer of which something was passed on."""
-        if not isinstance(self._reader, StreamReader):
+        if not isinstance(self._reader, openai.StreamReader):
             raise ConnectionResetError(message)
         return await self._end(self._reader.break_off(message))
 

@@ -4,21 +4,10 @@ share, and the tables that both show."""
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fairsched.engines.analysis import table
+from fairsched.engines.analysis import figures, table
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, AuditFigures, ClientFindings
 from fairsched.engines.analysis.audit.inference import Inference
-from fairsched.engines.analysis.figures import (
-    NOTHING,
-    UNBROKEN,
-    broken,
-    count,
-    digits,
-    gap_between,
-    safe_text,
-    share,
-    time,
-    who,
-)
+from fairsched.engines.analysis.figures import count, digits, safe_text, share, time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,14 +99,16 @@ GROUP_COLUMNS: dict[str, Callable[[AuditFigures], str]] = {
     "latency\np99": lambda group: time(group.latency_us.p99),
 }
 COLUMNS: dict[str, Callable[[ClientFindings], str]] = {
-    "client": lambda client: who(client.name),
+    "client": lambda client: figures.who(client.name),
     "weight": lambda client: f"{client.weight}",
     **GROUP_COLUMNS,
     "service": lambda client: count(client.service),
     "share": lambda client: share(client.service_share),
     "ahead of\nfair share": lambda client: count(round(client.ahead)),
     "behind\nit": lambda client: count(round(client.behind)),
-    "starved": lambda client: f"{client.starved:,} x, {time(client.starved_us_max)}" if client.starved else NOTHING,
+    "starved": lambda client: (
+        f"{client.starved:,} x, {time(client.starved_us_max)}" if client.starved else figures.NOTHING
+    ),
 }
 SELDOM = ("errors", "rejected", "cancelled", "retries")
 """Columns that are left out where no row has anything there."""
@@ -167,7 +158,7 @@ def gap_sentence(audit: Audit) -> str:
     )
     unit = "" if max(client.weight for client in evidence.clients) == 1 else ", by weight"
     ahead, behind = (audit.clients[client].name for client in (gap.ahead, gap.behind))
-    return gap_between(gap, ahead, behind, f"{unit}{where},", evidence.clock.at) + _bound(audit)
+    return figures.gap_between(gap, ahead, behind, f"{unit}{where},", evidence.clock.at) + _bound(audit)
 
 
 def _worker(audit: Audit, worker: int | None) -> str:
@@ -230,8 +221,8 @@ def sections(audit: Audit) -> list[tuple[str, list[str]]]:
         ("Gained", gain_sentences(audit)),
     ]
     if assumptions := audit.evidence.assumptions:
-        broke = broken(assumptions, [client.name for client in audit.clients], audit.evidence.origin_ns)
-        found.append(("Assumptions of the theorems", broke or [UNBROKEN]))
+        broke = figures.broken(assumptions, [client.name for client in audit.clients], audit.evidence.origin_ns)
+        found.append(("Assumptions of the theorems", broke or [figures.UNBROKEN]))
     return found
 
 
@@ -265,7 +256,7 @@ def group_tables(audit: Audit) -> list[tuple[str, list[str], list[list[str]]]]:
             kept = {
                 name: text
                 for name, text in GROUP_COLUMNS.items()
-                if name not in SELDOM or any(text(group) not in ("", NOTHING) for group in groups)
+                if name not in SELDOM or any(text(group) not in ("", figures.NOTHING) for group in groups)
             }
             rows = [
                 [safe_text(group.name), *(text(group) for text in kept.values())] for group in ordered[:CLIENTS_SHOWN]

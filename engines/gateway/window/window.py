@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from fairsched.engines import serving
 from fairsched.engines.gateway.window.charges import Charges
 from fairsched.engines.gateway.window.estimates import Estimates
 from fairsched.engines.gateway.window.flight import (
@@ -43,41 +44,15 @@ from fairsched.engines.gateway.window.flight import (
 from fairsched.engines.gateway.window.pool import ServerPool, Share
 from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
-from fairsched.engines.serving import (
-    BUDGET_MS,
-    AdmissionChoice,
-    AdmissionGuard,
-    Document,
-    NoDecisionError,
-    RouterGuard,
-    empty_worker,
-)
-from fairsched.model.events import (
-    Cancelled,
-    ClientConfigured,
-    Event,
-    Finished,
-    Migrated,
-    Prefilled,
-    Settled,
-    WorkerJoined,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.plan import Admission
 from fairsched.model.request import Client, Request
+from fairsched.policies import guarantees
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
-from fairsched.policies.guarantees import (
-    SECOND_NS,
-    Reservations,
-    WindowTerms,
-    charged_at_once,
-    grown_outputs,
-    held_tokens,
-)
 
 _log = logging.getLogger("fairsched.gateway")
 
-_TERMS = WindowTerms()
+_TERMS = guarantees.WindowTerms()
 
 
 class Window:
@@ -94,13 +69,13 @@ class Window:
         policy: AnyLocalPolicy,
         router: AnyRouter,
         shares: Sequence[Share] = (),
-        listeners: Sequence[Callable[[Event], object]] = (),
+        listeners: Sequence[Callable[[ev.Event], object]] = (),
         state: object = None,
-        terms: WindowTerms = _TERMS,
-        budget_ms: int = BUDGET_MS,
+        terms: guarantees.WindowTerms = _TERMS,
+        budget_ms: int = serving.BUDGET_MS,
     ) -> None:
-        self.guard = AdmissionGuard(policy, _log, state=state, budget_ms=budget_ms)
-        self.servers = ServerPool(RouterGuard(router, _log, budget_ms=budget_ms))
+        self.guard = serving.AdmissionGuard(policy, _log, state=state, budget_ms=budget_ms)
+        self.servers = ServerPool(serving.RouterGuard(router, _log, budget_ms=budget_ms))
         self.overrun_tokens = 0
         self.tokens = sum(share.tokens for share in shares)
         """The most that the servers of one time could hold so far: M of the theorem."""
@@ -109,18 +84,18 @@ class Window:
         self._listeners = (*listeners, self.usage.record)
         self._waiting = WaitingRequests()
         self._flights: dict[int, CallInFlight] = {}
-        self._reservations = Reservations()
+        self._reservations = guarantees.Reservations()
         self._estimates = Estimates()
         self._charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
         self._quiet_charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
-        self._tell(WorkerJoined(0, WINDOW, self.tokens))
+        self._tell(ev.WorkerJoined(0, WINDOW, self.tokens))
         for share in shares:
             self.servers.join(share, 0)
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
     @property
-    def terms(self) -> WindowTerms:
+    def terms(self) -> guarantees.WindowTerms:
         """What is reserved and what holding costs, with A as it is now."""
         return self._terms.of(self._largest)
 
@@ -173,7 +148,7 @@ class Window:
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
         """Return why no server that is there could ever take such a request; None also while no server is known."""
         most = self.largest
-        if not most or held_tokens(prompt_tokens, max_output_tokens) <= most:
+        if not most or guarantees.held_tokens(prompt_tokens, max_output_tokens) <= most:
             return None
         return f"{prompt_tokens} prompt and {max_output_tokens} output tokens are over the window of {most}"
 
@@ -189,7 +164,7 @@ class Window:
         found = ((each.id, self.refuses(each.prompt_tokens, each.max_output_tokens)) for each in self.queue)
         return [(request_id, why) for request_id, why in found if why is not None]
 
-    def status(self, clients: Iterable[Client]) -> Document:
+    def status(self, clients: Iterable[Client]) -> serving.Document:
         """Return what the window says of itself, as plain JSON values.  Gaps are in cost units times lcm / weight."""
         policy = self.guard.policy
         return {
@@ -203,7 +178,7 @@ class Window:
             "clients": {
                 client.name: {
                     **self.usage.of(client),
-                    "held_token_seconds": self.held_token_ns(client.id) // SECOND_NS,
+                    "held_token_seconds": self.held_token_ns(client.id) // guarantees.SECOND_NS,
                     "waiting": self.waiting_of(client.id),
                 }
                 for client in clients
@@ -230,7 +205,7 @@ class Window:
         if self.servers.tokens <= self.tokens and share.tokens <= self._largest:
             return
         self.tokens, self._largest = max(self.servers.tokens, self.tokens), max(share.tokens, self._largest)
-        self._announce(WorkerJoined(now_ns, WINDOW, self.tokens))
+        self._announce(ev.WorkerJoined(now_ns, WINDOW, self.tokens))
         self.usage.grow(self.tokens, self.terms, now_ns)
 
     def set_up(self, server: int, up: bool) -> None:
@@ -247,7 +222,7 @@ class Window:
     def configure(self, client: Client, now_ns: int) -> None:
         """Set a client's weight, and its groups."""
         self._reservations.place(client)
-        self._tell(ClientConfigured(now_ns, WINDOW, client.id, client.weight, client.place))
+        self._tell(ev.ClientConfigured(now_ns, WINDOW, client.id, client.weight, client.place))
 
     def arrive(self, request_id: int, client: int, prompt_tokens: int, max_output_tokens: int, now_ns: int) -> None:
         """Queue a request of so many tokens, its prompt by estimate.  Raises `ValueError` for one that no server could
@@ -288,7 +263,7 @@ class Window:
             client, most = request.client, request.max_output_tokens
             predicted = self._reservations.predicted(client, most)
             reserved = self._reservations.reserves(client, most, predicted, self._unreserved_max)
-            if held_tokens(request.prompt_tokens, reserved) > free:
+            if guarantees.held_tokens(request.prompt_tokens, reserved) > free:
                 if reserved == predicted or not self.unreserved_of(client):
                     break
                 self._set_aside(client, now_ns)
@@ -305,7 +280,7 @@ class Window:
 
         `charged`: its prompt is in the accounts.  Otherwise it is charged now, as an admission past the gate.
         """
-        at_once, reserved = charged_at_once(request.prompt_tokens), request.max_output_tokens
+        at_once, reserved = guarantees.charged_at_once(request.prompt_tokens), request.max_output_tokens
         if not charged:
             self._tell(arrived(request, now_ns))
             self._tell(admitted(request, at_once, reserved, now_ns))
@@ -317,11 +292,11 @@ class Window:
         request = flight.request
         if not (flight.produced or flight.quiet):
             # For logs, which say when the first token came.
-            self._announce(Prefilled(now_ns, WINDOW, request_id, request.client, request.prompt_tokens, 0))
+            self._announce(ev.Prefilled(now_ns, WINDOW, request_id, request.client, request.prompt_tokens, 0))
         flight.produced += tokens
         self.overrun_tokens += max(min(flight.produced - request.max_output_tokens, tokens), 0)
         self._count(flight, max(flight.counted, flight.produced))
-        more = grown_outputs(flight.reserved, flight.produced, request.max_output_tokens) - flight.reserved
+        more = guarantees.grown_outputs(flight.reserved, flight.produced, request.max_output_tokens) - flight.reserved
         if more:
             flight.reserved += more
             self.servers[flight.server].tokens += more
@@ -354,7 +329,7 @@ class Window:
         elif not flight.quiet:
             self._estimates.learn(flight, output_tokens, now_ns)
         self._settle(flight, computed_tokens, output_tokens, now_ns)
-        self._release(flight, Finished(now_ns, WINDOW, request_id, flight.request.client, flight.produced))
+        self._release(flight, ev.Finished(now_ns, WINDOW, request_id, flight.request.client, flight.produced))
 
     def cancel(self, request_id: int, now_ns: int) -> bool:
         """End a request of which is not known what was computed: its caller gave up, or its answer broke off.
@@ -374,7 +349,7 @@ class Window:
         if self._waiting.is_aside(request):
             self._tell(arrived(request, now_ns))
         self._waiting.remove(request)
-        self._tell(Cancelled(now_ns, WINDOW, request_id, request.client, False, 0, 0))
+        self._tell(ev.Cancelled(now_ns, WINDOW, request_id, request.client, False, 0, 0))
         self._bring_back(request.client, now_ns)
         return True
 
@@ -397,14 +372,14 @@ class Window:
         O(clients + what waits + what is in flight).
         """
         self.charge(now_ns)
-        events: list[Event] = []
+        events: list[ev.Event] = []
         for flight in self._flights.values():
             request = flight.request
             if not flight.quiet and request.prompt_tokens != flight.charged:
-                events.append(Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens))
+                events.append(ev.Settled(now_ns, WINDOW, request.id, request.client, request.prompt_tokens))
         try:
-            return self.guard.tried(lambda trial: trial.after(*events, WorkerLeft(now_ns, WINDOW)))
-        except NoDecisionError:
+            return self.guard.tried(lambda trial: trial.after(*events, ev.WorkerLeft(now_ns, WINDOW)))
+        except serving.NoDecisionError:
             return None
 
     # --- the queue --------------------------------------------------------------------------------------------------
@@ -414,24 +389,24 @@ class Window:
         """Whether nothing would change what the policy decides now."""
         return not self._flights
 
-    def _choice(self, now_ns: int) -> tuple[Admission | None, AdmissionChoice | None]:
+    def _choice(self, now_ns: int) -> tuple[Admission | None, serving.AdmissionChoice | None]:
         """Return the request that is next, whether there is room for it or not, with the policy's decision if any."""
         try:
-            view = empty_worker(now_ns, self.tokens, self.tokens)
+            view = serving.empty_worker(now_ns, self.tokens, self.tokens)
             decision = self.guard.decide(view, self._waiting.may_be_let_in)
             if decision is None and self._stalled:
                 self.guard.failed("stalled", f"{len(self._waiting)} requests wait, none runs, and none is let in")
-                raise NoDecisionError
-        except NoDecisionError:
+                raise serving.NoDecisionError
+        except serving.NoDecisionError:
             oldest = self._waiting.oldest()
-            charged = charged_at_once(oldest.prompt_tokens)
+            charged = guarantees.charged_at_once(oldest.prompt_tokens)
             return Admission(oldest.id, oldest.client, charged, 0, oldest.max_output_tokens), None
         return (None, None) if decision is None else (decision.admission, decision)
 
     def _set_aside(self, client: int, now_ns: int) -> None:
         """Take a client's requests out of the policy's queue: they wait for the client's own ones in flight."""
         for request in self._waiting.set_aside(client):
-            self._tell(Migrated(now_ns, WINDOW, request.id, client, False, 0, 0))
+            self._tell(ev.Migrated(now_ns, WINDOW, request.id, client, False, 0, 0))
 
     def _bring_back(self, client: int, now_ns: int) -> None:
         """Queue as many requests set aside, of all that count as this client, as may enter without reserving more."""
@@ -458,7 +433,7 @@ class Window:
 
     def _place(self, request: Request, charged: int, reserved: int, now_ns: int) -> Placement:
         places: Set[int] = self._waiting.remove(request) or frozenset()
-        server = self.servers.route(request, held_tokens(request.prompt_tokens, reserved), now_ns, places)
+        server = self.servers.route(request, guarantees.held_tokens(request.prompt_tokens, reserved), now_ns, places)
         self._announce(admitted(request, charged, reserved, now_ns))
         self._begin(CallInFlight(request, server, reserved, charged, now_ns))
         self._bring_back(request.client, now_ns)
@@ -483,9 +458,9 @@ class Window:
         tokens = estimate if computed_tokens is None else max(computed_tokens, 1)
         self.overrun_tokens += max(tokens - estimate, 0)
         if tokens != flight.charged:
-            self._tell(Settled(now_ns, WINDOW, flight.request.id, flight.request.client, tokens))
+            self._tell(ev.Settled(now_ns, WINDOW, flight.request.id, flight.request.client, tokens))
 
-    def _release(self, flight: CallInFlight, ended: Finished | Cancelled, learns: bool = True) -> None:
+    def _release(self, flight: CallInFlight, ended: ev.Finished | ev.Cancelled, learns: bool = True) -> None:
         request, now_ns = flight.request, ended.time_ns
         del self._flights[request.id]
         self._count(flight, flight.produced)
@@ -494,16 +469,16 @@ class Window:
         self._reservations.unreserved[self._reservations.payer(request.client)] -= flight.unreserved
         if learns:
             self._reservations.learn(request.client, flight.produced)
-        finished = Finished(now_ns, flight.server, request.id, request.client, flight.produced)
+        finished = ev.Finished(now_ns, flight.server, request.id, request.client, flight.produced)
         self.servers.release(flight.server, flight.tokens, finished)
         if not flight.quiet:
             self._tell(ended)
         self._bring_back(request.client, now_ns)
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: ev.Event) -> None:
         self.guard.observe(event)
         self._announce(event)
 
-    def _announce(self, event: Event) -> None:
+    def _announce(self, event: ev.Event) -> None:
         for listener in self._listeners:
             listener(event)

@@ -15,17 +15,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from fairsched.engines.logs.access import columns as access_columns
 from fairsched.engines.logs.access import values as vals
-from fairsched.engines.logs.access.columns import (
-    DURATIONS,
-    FIELDS,
-    MOMENTS,
-    Columns,
-    LogColumn,
-    Suggestion,
-    guesses,
-    printable,
-)
 from fairsched.engines.logs.access.presets import recognise
 from fairsched.engines.logs.access.row_reader import RowReader
 from fairsched.engines.logs.access.rows import Source, rows_of
@@ -200,7 +191,7 @@ CLEAR = 0.1
 """By how much one rank correlation must be above another to be believed."""
 
 
-def suggest_map(path: str | Path) -> Suggestion:
+def suggest_map(path: str | Path) -> access_columns.Suggestion:
     """Return a map for the log at `path`, by its first rows.
 
     Raises `TraceError` for what is no log, and where no map can be found: it says what no column seems to be.
@@ -230,7 +221,7 @@ class _Search:
     def __init__(self, rows: Sequence[dict[str, object]]) -> None:
         self.rows = rows
         self.seen = {column.path: column for column in columns_of(rows)}
-        self.found: dict[str, LogColumn] = {}
+        self.found: dict[str, access_columns.LogColumn] = {}
         self.reasons: dict[str, str] = {}
         self.doubts: list[str] = []
         self.open: list[str] = []
@@ -238,7 +229,7 @@ class _Search:
 
     def take(self, field: str, column: Sampled, unit: Unit | None, reason: str) -> None:
         """Take a column for a field."""
-        self.found[field] = LogColumn(column.path, unit)
+        self.found[field] = access_columns.LogColumn(column.path, unit)
         self.reasons[field] = reason
 
     def free(self) -> list[Sampled]:
@@ -246,13 +237,13 @@ class _Search:
         taken = {column.path for column in self.found.values()}
         return [column for column in self.seen.values() if column.path not in taken]
 
-    def by_name(self, known: Columns | None, kind: str) -> None:
+    def by_name(self, known: access_columns.Columns | None, kind: str) -> None:
         """Take what the kind of log is known to have, and what names say, if values can be that."""
         for field, column in (known.of if known else {}).items():
             path = next((path for path in (column.path, tuple(column.name.split("."))) if path in self.seen), None)
             if path is not None:
                 self.take(field, self.seen[path], column.unit, f"a log of {kind} has it there")
-        for field, column in guesses(self.rows, self.found).items():
+        for field, column in access_columns.guesses(self.rows, self.found).items():
             seen = self.seen.get(column.path)
             if seen is None:
                 continue
@@ -263,9 +254,9 @@ class _Search:
 
     def _fits(self, field: str, column: Sampled, unit: Unit | None) -> bool:
         """Return whether the values can be what a name says."""
-        if field in MOMENTS:
+        if field in access_columns.MOMENTS:
             return column.numbers is not None or all(map(date_of, column.texts()))
-        if field in DURATIONS:
+        if field in access_columns.DURATIONS:
             return lengths_s(column, unit or "s") is not None
         return not field.endswith("_tokens") or count_of(column) is not None
 
@@ -288,7 +279,7 @@ class _Search:
 
     def _moments(self) -> list[tuple[Sampled, Unit, Floats]]:
         """Return columns that are moments, with unit, and in seconds from the first."""
-        named = {self.found[field].path for field in MOMENTS if field in self.found}
+        named = {self.found[field].path for field in access_columns.MOMENTS if field in self.found}
         found = []
         for column in (*self.free(), *(self.seen[path] for path in named)):
             unit = moment_unit(column)
@@ -299,7 +290,7 @@ class _Search:
 
     def _order_moments(self, moments: list[tuple[Sampled, Unit, Floats]]) -> None:
         """Arrival, first token and end are moments in this order, in all rows."""
-        named = {self.found[field].path: field for field in MOMENTS if field in self.found}
+        named = {self.found[field].path: field for field in access_columns.MOMENTS if field in self.found}
         fresh = [each for each in moments if each[0].path not in named]
         if "latency" in self.found or "ttft" in self.found:
             fresh = fresh[:1] if not named else []
@@ -611,7 +602,7 @@ class _Search:
         whole = moments_ns(seen, unit) - MOMENT_NS[0]
         return np.where(seen.there, whole / 1e9, np.nan)
 
-    def suggestion(self, path: Path) -> Suggestion:
+    def suggestion(self, path: Path) -> access_columns.Suggestion:
         """Return the map; raises `TraceError` if it lacks what a log must have."""
         have = set(self.found)
         missing = [
@@ -630,7 +621,9 @@ class _Search:
             raise TraceError(
                 path, None, None, expected, f"only {', '.join(sorted(each.name for each in self.seen.values()))}"
             )
-        columns = Columns({field: self.found[field] for field in FIELDS if field in self.found}, self.ok)
+        columns = access_columns.Columns(
+            {field: self.found[field] for field in access_columns.FIELDS if field in self.found}, self.ok
+        )
         reader = RowReader(path, columns, self.rows)
         faults = []
         for place, row in enumerate(self.rows):
@@ -640,7 +633,9 @@ class _Search:
                 faults.append(str(error))
         if faults:
             self.doubts.append(f"{len(faults):,} of {len(self.rows):,} rows cannot be read so; the first: {faults[0]}.")
-        return Suggestion(columns, self.reasons, tuple(map(printable, (*self.open, *self.doubts))))
+        return access_columns.Suggestion(
+            columns, self.reasons, tuple(map(access_columns.printable, (*self.open, *self.doubts)))
+        )
 
 
 def _than(what: str, others: Sequence[tuple[Sampled, Floats]]) -> str:

@@ -29,17 +29,9 @@ from sortedcontainers import SortedDict
 
 from fairsched.engines.serving.answers import Answer, Answers, End
 from fairsched.engines.serving.clients import ClientRegistry
+from fairsched.engines.serving.cluster import member as cluster_member
 from fairsched.engines.serving.cluster import worker as wire
 from fairsched.engines.serving.cluster.control import LiveControl
-from fairsched.engines.serving.cluster.member import (
-    LiveWorker,
-    OpenRequest,
-    SharedCredit,
-    StateReplica,
-    Timeouts,
-    WorkerStatus,
-    check_roles,
-)
 from fairsched.engines.serving.cluster.turns import DecisionTurns
 from fairsched.engines.serving.executor import Sampling
 from fairsched.engines.serving.log import EventBus, EventLog, Listener
@@ -101,14 +93,14 @@ class LiveCluster:
         listeners: Sequence[Listener] = (),
         pace: wire.Cadence | None = None,
         ahead: int = 1,
-        timeouts: Timeouts | None = None,
+        timeouts: cluster_member.Timeouts | None = None,
         now_ns: Callable[[], int] | None = None,
     ) -> None:
         workers = (len(roles) or 2) if workers is None else workers
         self.workers_max = workers if workers_max is None else workers_max
         if not 1 <= workers <= self.workers_max:
             raise ValueError(f"a cluster has 1 to {self.workers_max} workers, not {workers}")
-        check_roles(roles, workers, self.workers_max)
+        cluster_member.check_roles(roles, workers, self.workers_max)
         others: list[Role] = ["both"] * (self.workers_max - len(roles))
         self.roles: tuple[Role, ...] = (*roles, *others)
         self.policy = policy
@@ -116,7 +108,7 @@ class LiveCluster:
         self.block_keys = BlockKeys() if block_keys is None else block_keys
         self.bus = EventBus(log, listeners)
         self.pace = wire.Cadence() if pace is None else pace
-        self.timeouts = Timeouts() if timeouts is None else timeouts
+        self.timeouts = cluster_member.Timeouts() if timeouts is None else timeouts
         self.next_id = 0
         self.deaths = 0
         self._start = start
@@ -124,11 +116,13 @@ class LiveCluster:
         self._epoch_ns = time.time_ns()
         self._clock = wire.WorkerConfig(ev.NOWHERE, epoch_ns=self._epoch_ns).clock() if now_ns is None else now_ns
         sharing = policy.shared_credit
-        self.shared_credit = None if sharing is None else SharedCredit(sharing)
-        self._replicas = [StateReplica(policy, worker, self.shared_credit) for worker in range(self.workers_max)]
-        self._members: SortedDict[int, LiveWorker] = SortedDict()
+        self.shared_credit = None if sharing is None else cluster_member.SharedCredit(sharing)
+        self._replicas = [
+            cluster_member.StateReplica(policy, worker, self.shared_credit) for worker in range(self.workers_max)
+        ]
+        self._members: SortedDict[int, cluster_member.LiveWorker] = SortedDict()
         self._state = ClusterState()
-        self._calls: dict[int, OpenRequest] = {}
+        self._calls: dict[int, cluster_member.OpenRequest] = {}
         self.transfers = TransferCounts()
         self._begun = False
         self._answers = Answers()
@@ -178,7 +172,7 @@ class LiveCluster:
         self.next_id += 1
         self._answers.open[request.id] = answer
         self.bus.request(Job(request, max_output_tokens if output_tokens is None else output_tokens))
-        self._calls[request.id] = call = OpenRequest(request, raw, output_tokens, answer)
+        self._calls[request.id] = call = cluster_member.OpenRequest(request, raw, output_tokens, answer)
         self._state = cluster.hold(self._state, request.id)
         self._place(call)
         self._answers.call(self.cancel)
@@ -215,7 +209,7 @@ class LiveCluster:
     # --- workers ----------------------------------------------------------------------------------------------------
 
     @property
-    def status(self) -> tuple[WorkerStatus, ...]:
+    def status(self) -> tuple[cluster_member.WorkerStatus, ...]:
         """The workers, in order of their numbers."""
         return tuple(member.status(self._state.workers[worker]) for worker, member in self._members.items())
 
@@ -272,14 +266,14 @@ class LiveCluster:
             self.roles[worker],
         )
         given = replica, self._capacity, deaths, self.roles[worker], self.shared_credit
-        member = LiveWorker(worker, self._start(config), *given)
+        member = cluster_member.LiveWorker(worker, self._start(config), *given)
         member.outbox += [wire.Configure(client) for client in replica.missed(self.clients.all)]
         self._members[worker] = member
         self._state = cluster.enter(self._state, worker, "starting")
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
-    def _place(self, call: OpenRequest) -> None:
+    def _place(self, call: cluster_member.OpenRequest) -> None:
         """Send a request where the router says.
 
         It is held while no worker takes any and one is starting; at first until there is a worker for each phase.
@@ -293,7 +287,7 @@ class LiveCluster:
             self._control.held.pop(call.request.id, None)
             self._reject(call, 0, "no worker is left, and none is starting")
 
-    def _send(self, call: OpenRequest, dispatch: Dispatch) -> None:
+    def _send(self, call: cluster_member.OpenRequest, dispatch: Dispatch) -> None:
         """Let a request be a worker's from now on."""
         call.prefill_only = dispatch.prefill_only
         self._state = cluster.place(self._state, call.request.id, dispatch.worker)
@@ -318,7 +312,7 @@ class LiveCluster:
             self._begun = all(roles & able or not coming & able for able in phases)
         return self._begun
 
-    def _submission(self, call: OpenRequest) -> wire.Submit:
+    def _submission(self, call: cluster_member.OpenRequest) -> wire.Submit:
         """Return a request with the tokens that it has by now."""
         below, answer = next(iter(self._answers.open)), call.answer
         tokens, only = packed(answer.tokens), call.prefill_only
@@ -340,12 +334,12 @@ class LiveCluster:
         else:
             self._do(step)
 
-    def _takes(self, plan: Migration, call: OpenRequest) -> bool:
+    def _takes(self, plan: Migration, call: cluster_member.OpenRequest) -> bool:
         """Return whether the target takes requests, and what is to be reserved there is sensible."""
         serves = self._state.workers.get(plan.target) == "serving"
         return serves and 0 <= plan.reserved_output_tokens <= call.request.max_output_tokens
 
-    def _departed(self, member: LiveWorker, event: ev.Migrated) -> None:
+    def _departed(self, member: cluster_member.LiveWorker, event: ev.Migrated) -> None:
         """Follow a request that has left its worker: its KV is staged there, or it goes on at once without."""
         request_id, kv_tokens = event.request_id, event.kv_tokens
         call, move = member.calls.pop(request_id), self._state.moves.get(request_id)
@@ -367,7 +361,7 @@ class LiveCluster:
         call = self._calls[request_id]
         self._members[target].submit(call, wire.Land(self._submission(call), kv))
 
-    def _arrived(self, member: LiveWorker, request_id: int) -> None:
+    def _arrived(self, member: cluster_member.LiveWorker, request_id: int) -> None:
         """Follow a request that has arrived at a worker: if its KV landed there, the source frees its own."""
         move = self._state.moves.get(request_id)
         if move is not None and move.phase == "landing" and move.target == member.worker:
@@ -441,7 +435,7 @@ class LiveCluster:
             _ = goes_on or self._turns.insist(landed=False)
         return bool(self._answers.open) or not all(member.idle for member in self._members.values())
 
-    def _hear(self, member: LiveWorker) -> None:
+    def _hear(self, member: cluster_member.LiveWorker) -> None:
         """Take a worker's report, if there is one; or its death."""
         try:
             report = member.report()
@@ -455,7 +449,7 @@ class LiveCluster:
         elif member.left_s(self.timeouts) < 0:
             self._died(member, "it is silent for too long")
 
-    def _reported(self, member: LiveWorker, report: wire.ServingReport) -> None:
+    def _reported(self, member: cluster_member.LiveWorker, report: wire.ServingReport) -> None:
         for request_id, tokens in report.tokens.items():
             if request_id in member.calls:
                 for token in tokens:
@@ -490,14 +484,14 @@ class LiveCluster:
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _leave_if_idle(self, member: LiveWorker) -> None:
+    def _leave_if_idle(self, member: cluster_member.LiveWorker) -> None:
         """A worker that drains leaves when it has nothing left, and nothing comes or goes, or when it never came."""
         worker = member.worker
         moving = any(worker in (move.source, move.target) for move in self._state.moves.values())
         if member.is_starting or (member.idle and not moving):
             self._leave(member)
 
-    def _leave(self, member: LiveWorker) -> list[int]:
+    def _leave(self, member: cluster_member.LiveWorker) -> list[int]:
         """A worker is no part of the cluster any more; returns the requests that are to be placed again."""
         worker, replica = member.worker, member.replica
         del self._members[worker]
@@ -513,7 +507,7 @@ class LiveCluster:
             self.shared_credit.forget(worker)
         return lost
 
-    def _died(self, member: LiveWorker, why: str) -> None:
+    def _died(self, member: cluster_member.LiveWorker, why: str) -> None:
         """Do what a worker that died has reported, and take it out. another one comes, and its requests go
         elsewhere."""
         self.deaths += 1
@@ -541,13 +535,13 @@ class LiveCluster:
             while self._control.held:
                 self._reject(self._control.held.popitem(0)[1], member.worker, f"no worker is left: {why}")
 
-    def _reject(self, call: OpenRequest, worker: int, reason: str) -> None:
+    def _reject(self, call: cluster_member.OpenRequest, worker: int, reason: str) -> None:
         request, replica = call.request, self._replicas[worker]
         event = ev.Rejected(max(self._clock(), replica.last_ns), worker, request.id, request.client, reason)
         self._tell(replica, [event])
         self._over(event)
 
-    def _cancelled(self, call: OpenRequest) -> None:
+    def _cancelled(self, call: cluster_member.OpenRequest) -> None:
         """End a request that is at no worker."""
         request, generated = call.request, len(call.answer.tokens)
         event = ev.Cancelled(self._clock(), ev.NOWHERE, request.id, request.client, False, 0, generated)
@@ -560,7 +554,7 @@ class LiveCluster:
         self._do(cluster.end(self._state, event.request_id))
         self._answers.end(event)
 
-    def _tell(self, replica: StateReplica | None, events: list[ev.Event]) -> None:
+    def _tell(self, replica: cluster_member.StateReplica | None, events: list[ev.Event]) -> None:
         """Report events to the policy state of the worker's number, to the router, the log and the listeners."""
         if replica is not None:
             replica.observe(events)

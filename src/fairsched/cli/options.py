@@ -14,40 +14,9 @@ from typing import Annotated, Any, TypedDict
 import attrs
 from cyclopts import Parameter
 
-from fairsched.cli.values import (
-    WORKERS_MAX,
-    File,
-    PositiveInt,
-    PositiveNumber,
-    Seed,
-    Time,
-    assignment,
-    each,
-    found,
-    job_count,
-    meant,
-    names,
-    pairs,
-    positive_int,
-    positive_number,
-    read,
-    share,
-    span,
-    time_ns,
-    worker_count,
-)
-from fairsched.engines.fleet import (
-    Change,
-    Crash,
-    Drain,
-    Join,
-    LinkDown,
-    Restart,
-    WorkerSpec,
-    checked_changes,
-    checked_workers,
-    kv_link,
-)
+from fairsched.cli import values
+from fairsched.cli.values import WORKERS_MAX, found
+from fairsched.engines import fleet
 from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
 from fairsched.engines.simulation import Cluster, Predictor, Reports, cpus, latency_model, predictor
 from fairsched.engines.workloads import (
@@ -70,7 +39,7 @@ Source = Annotated[str, Parameter(metavar="WORKLOAD")]
 
 
 def _output_limit(text: str) -> str | int:
-    return text if text in ("trace-max", "oracle") else positive_int(text)
+    return text if text in ("trace-max", "oracle") else values.positive_int(text)
 
 
 def _rate_scale(text: str) -> float:
@@ -96,15 +65,15 @@ def _rate_scales(text: str) -> tuple[float, ...]:
 class SourceOptions:
     """What is changed about a workload whose rate is given otherwise."""
 
-    limit: PositiveInt | None = None
+    limit: values.PositiveInt | None = None
     """only the first N requests"""
     clients: Annotated[str | None, Parameter(metavar="SPEC")] = None
     """client mix of a trace without clients, or weights: `4`, `zipf:8:1.1`, `weights:gold=4,free=1`"""
-    max_output_tokens: Annotated[str | int, read(_output_limit, "trace-max|N|oracle")] = "trace-max"
+    max_output_tokens: Annotated[str | int, values.read(_output_limit, "trace-max|N|oracle")] = "trace-max"
     """declared output limit of a trace's requests; every bound rests on it"""
-    seed: Seed = 0
+    seed: values.Seed = 0
 
-    def at_rate(self, source: str, scale: float, workers: Sequence[WorkerSpec] = ONE_WORKER) -> Workload:
+    def at_rate(self, source: str, scale: float, workers: Sequence[fleet.WorkerSpec] = ONE_WORKER) -> Workload:
         """Return a trace, or a workload by name with `PARAM=VALUE,...`, at a rate that suits `workers` where that is
         `auto`.  Raises `ValueError` on anything that does not fit."""
         name, _, text = source.partition(":")
@@ -123,7 +92,7 @@ class SourceOptions:
         first = WORKLOADS[name].first if name in WORKLOADS else None
         if first and text and "=" not in text.partition(",")[0]:
             text = f"{first}={text}"
-        params: dict[str, Any] = {"misbehave": None, **pairs(text)}
+        params: dict[str, Any] = {"misbehave": None, **values.pairs(text)}
         return generate(name, seed=self.seed, rate_scale=scale, limit=self.limit, workers=workers, **params)
 
 
@@ -132,10 +101,10 @@ class SourceOptions:
 class WorkloadOptions(SourceOptions):
     """What is changed about a workload."""
 
-    rate_scale: Annotated[float, read(_rate_scale, "X")] = 1.0
+    rate_scale: Annotated[float, values.read(_rate_scale, "X")] = 1.0
     """multiply the arrival rate by X"""
 
-    def workload(self, source: str, workers: Sequence[WorkerSpec] = ONE_WORKER) -> Workload:
+    def workload(self, source: str, workers: Sequence[fleet.WorkerSpec] = ONE_WORKER) -> Workload:
         """Return the workload; raises `ValueError`."""
         return self.at_rate(source, self.rate_scale, workers)
 
@@ -145,12 +114,12 @@ class WorkloadOptions(SourceOptions):
 class ComparedOptions(SourceOptions):
     """What is changed about a workload that is run at several rates."""
 
-    rate_scale: Annotated[tuple[float, ...], read(_rate_scales, "X,...")] = (1.0,)
+    rate_scale: Annotated[tuple[float, ...], values.read(_rate_scales, "X,...")] = (1.0,)
     """multiply the arrival rate by X; several are runs of their own"""
     account: Account = "client"
     """what a call is charged to: its client, or an account of its program or session"""
 
-    def workloads(self, source: str, workers: Sequence[WorkerSpec]) -> dict[float, Workload]:
+    def workloads(self, source: str, workers: Sequence[fleet.WorkerSpec]) -> dict[float, Workload]:
         """Return the workload at each rate; raises `ValueError`."""
         return {scale: with_account(self.at_rate(source, scale, workers), self.account) for scale in self.rate_scale}
 
@@ -175,19 +144,19 @@ def _logs_are_no_traces(path: str) -> Iterator[None]:
 
 def _predictor(text: str) -> Predictor:
     name, _, params = text.partition(":")
-    return predictor(name, pairs(params))
+    return predictor(name, values.pairs(params))
 
 
 PREDICTOR = "NAME[:PARAM=VALUE,...]"
-OnePredictor = Annotated[Predictor | None, read(_predictor, PREDICTOR)]
-Predictors = Annotated[tuple[Predictor, ...], each(_predictor, PREDICTOR)]
+OnePredictor = Annotated[Predictor | None, values.read(_predictor, PREDICTOR)]
+Predictors = Annotated[tuple[Predictor, ...], values.each(_predictor, PREDICTOR)]
 
 
 def _slo(text: str) -> Slo:
     targets: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
-        target_ns = time_ns(value)
+        target_ns = values.time_ns(value)
         if name not in ("ttft", "tpot") or name in targets or target_ns is None:
             raise ValueError(f"expected ttft=TIME,tpot=TIME with TIME as 2s, 50ms or 800us, found {found(text)}")
         targets[name] = target_ns
@@ -196,7 +165,7 @@ def _slo(text: str) -> Slo:
     return Slo(ttft_ns=targets["ttft"], tpot_ns=targets["tpot"])
 
 
-Targets = Annotated[Slo, read(_slo, "ttft=TIME,tpot=TIME")]
+Targets = Annotated[Slo, values.read(_slo, "ttft=TIME,tpot=TIME")]
 
 # --- workers ----------------------------------------------------------------------------------------------------------
 
@@ -208,7 +177,7 @@ class ModelOptions:
 
     latency_model: Annotated[str, Parameter(metavar="NAME|FILE")] = DEFAULT_PRESET
     """step times: a preset of `fairsched policies`, or a file of `fairsched calibrate`"""
-    kv_capacity_tokens: PositiveInt | None = None
+    kv_capacity_tokens: values.PositiveInt | None = None
     """KV tokens of a worker (default: the model's)"""
 
     def cluster(self, workers: int = 1) -> Cluster:
@@ -219,12 +188,12 @@ class ModelOptions:
 _AT = re.compile(r"(?P<worker>[0-9]{1,9})@(?P<at>[^+]+)(\+(?P<down>.+))?")
 _MOMENT_MAX_NS = 10**18
 """Later than about thirty years nothing happens."""
-CHANGES = {"fail": Crash, "restart": Restart, "link-down": LinkDown, "drain": Drain}
+CHANGES = {"fail": fleet.Crash, "restart": fleet.Restart, "link-down": fleet.LinkDown, "drain": fleet.Drain}
 _SPLIT = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
 def _moment(text: str) -> int:
-    at_ns = time_ns(text)
+    at_ns = values.time_ns(text)
     if at_ns is None or at_ns > _MOMENT_MAX_NS:
         raise ValueError(f"expected a time in seconds, found {found(text)}")
     return at_ns
@@ -233,18 +202,18 @@ def _moment(text: str) -> int:
 def _tokens(text: str, before: str) -> int:
     """Return the KV tokens behind the last colon."""
     try:
-        return positive_int(text.rpartition(":")[2])
+        return values.positive_int(text.rpartition(":")[2])
     except ValueError as error:
         raise ValueError(f"expected {before}[:KV], KV a number of tokens: {error}") from None
 
 
-def _change(text: str) -> Change | tuple[int, int | None]:
+def _change(text: str) -> fleet.Change | tuple[int, int | None]:
     """A change of a worker; of one that joins the time and its KV tokens."""
     kind, _, rest = text.partition(":")
     if kind == "join":
         return _moment(rest.partition(":")[0]), _tokens(rest, "join:S") if ":" in rest else None
     if kind not in CHANGES:
-        raise ValueError(meant("change", kind, [*CHANGES, "join"]))
+        raise ValueError(values.meant("change", kind, [*CHANGES, "join"]))
     form = "WORKER@S" if kind == "drain" else "WORKER@S[+DOWN]"
     matched = _AT.fullmatch(rest)
     if matched is None or (matched["down"] is not None and kind == "drain"):
@@ -253,18 +222,18 @@ def _change(text: str) -> Change | tuple[int, int | None]:
     down_ns = None if matched["down"] is None else _moment(matched["down"])
     match kind:
         case "fail":
-            return Crash(worker, at_ns, down_ns)
+            return fleet.Crash(worker, at_ns, down_ns)
         case "restart":
-            return Restart(worker, at_ns, down_ns or 0)
+            return fleet.Restart(worker, at_ns, down_ns or 0)
         case "link-down":
-            return LinkDown(worker, at_ns, down_ns)
-    return Drain(worker, at_ns)
+            return fleet.LinkDown(worker, at_ns, down_ns)
+    return fleet.Drain(worker, at_ns)
 
 
 def _workers(text: str) -> int | tuple[str, ...]:
     """A number of equal workers, or the model of each."""
     if text.lstrip("-")[:1].isdigit() and "," not in text:
-        return worker_count(text)
+        return values.worker_count(text)
     return tuple(part.strip() for part in text.split(","))
 
 
@@ -284,23 +253,23 @@ def _split(text: str) -> tuple[int, int]:
 def _link(text: str) -> tuple[float | None, int, bool]:
     """Bandwidth, latency and whether transfers of a worker wait for each other."""
     rate, latency_ns, contended = None, 0, False
-    for part in names(text):
+    for part in values.names(text):
         if part == "contended":
             contended = True
         elif part.endswith("s") and part[:1].isdigit():
-            latency_ns = span(part, 0)
+            latency_ns = values.span(part, 0)
         else:
-            rate = positive_number(part)
+            rate = values.positive_number(part)
     return rate, latency_ns, contended
 
 
 def _reports(text: str) -> tuple[int, int, float]:
     """Every how many nanoseconds, how late, and which share is lost."""
-    given = pairs(text)
+    given = values.pairs(text)
     if unknown := set(given) - {"every", "delay", "loss"}:
-        raise ValueError(meant("part", min(unknown), ("every", "delay", "loss")))
-    every_ns = span(given["every"], 1_000) if "every" in given else Reports().every_us * 1_000
-    return every_ns, span(given.get("delay", "0"), 0), share(given.get("loss", "0"))
+        raise ValueError(values.meant("part", min(unknown), ("every", "delay", "loss")))
+    every_ns = values.span(given["every"], 1_000) if "every" in given else Reports().every_us * 1_000
+    return every_ns, values.span(given.get("delay", "0"), 0), values.share(given.get("loss", "0"))
 
 
 @Parameter(name="*")
@@ -308,25 +277,27 @@ def _reports(text: str) -> tuple[int, int, float]:
 class ClusterOptions(ModelOptions):
     """What the cluster is, and what happens to it."""
 
-    workers: Annotated[int | tuple[str, ...], read(_workers, "N|MODEL[:KV],...")] = 1
+    workers: Annotated[int | tuple[str, ...], values.read(_workers, "N|MODEL[:KV],...")] = 1
     """equal workers, or the latency model of each with its KV tokens"""
-    split: Annotated[tuple[int, int] | None, read(_split, "PREFILL:DECODE")] = None
+    split: Annotated[tuple[int, int] | None, values.read(_split, "PREFILL:DECODE")] = None
     """so many workers that prefill and so many that decode, for routers that split phases (instead of a number of
     workers; of named ones the first so many and the others)"""
-    host_capacity_tokens: PositiveInt = 0
+    host_capacity_tokens: values.PositiveInt = 0
     """KV tokens that fit into the host memory of a worker, for policies that swap"""
-    keep_s: PositiveNumber = 0.0
+    keep_s: values.PositiveNumber = 0.0
     """KV of a call that others of its program follow counts as used so many seconds after its end, and gives way to
     whatever needs memory"""
-    adapter_slots: PositiveInt = 0
+    adapter_slots: values.PositiveInt = 0
     """most different LoRA adapters of a worker's running requests (with 0, requests that name one are rejected)"""
-    link: Annotated[tuple[float | None, int, bool] | None, read(_link, "GB_PER_S,TIME,contended")] = None
+    link: Annotated[tuple[float | None, int, bool] | None, values.read(_link, "GB_PER_S,TIME,contended")] = None
     """a worker's link to the others, for KV: its bandwidth (default: 25), what each transfer takes beside its bytes,
     and whether transfers from and to one worker go one after the other; each part may be left out"""
-    change: Annotated[tuple[Change | tuple[int, int | None], ...], each(_change, "KIND:WORKER@S[+DOWN]")] = ()
+    change: Annotated[
+        tuple[fleet.Change | tuple[int, int | None], ...], values.each(_change, "KIND:WORKER@S[+DOWN]")
+    ] = ()
     """what happens to a worker S seconds after the start: `fail` (it dies), `restart` (it loses its memory and keeps
     its queue), `link-down`, each for DOWN seconds; `drain`, after which it leaves; or `join:S[:KV]` (repeat)"""
-    reports: Annotated[tuple[int, int, float] | None, read(_reports, "every=TIME,delay=TIME,loss=P")] = None
+    reports: Annotated[tuple[int, int, float] | None, values.read(_reports, "every=TIME,delay=TIME,loss=P")] = None
     """routers see what workers report so often (100ms), so late, and this share is lost (default: all at once)"""
 
     def several(self, seed: int) -> Cluster:
@@ -341,25 +312,25 @@ class ClusterOptions(ModelOptions):
             for spec in self._split_specs()
         )
         changes = [
-            Join(each[0], specs[0] if each[1] is None else attrs.evolve(specs[0], kv_capacity_tokens=each[1]))
+            fleet.Join(each[0], specs[0] if each[1] is None else attrs.evolve(specs[0], kv_capacity_tokens=each[1]))
             if isinstance(each, tuple)
             else each
             for each in self.change
         ]
         rate, latency_ns, contended = self.link or (None, 0, False)
-        link = kv_link(specs[0].latency) if rate is None else kv_link(specs[0].latency, round(rate * 1e9))
+        link = fleet.kv_link(specs[0].latency) if rate is None else fleet.kv_link(specs[0].latency, round(rate * 1e9))
         every_ns, delay_ns, loss = self.reports or (0, 0, 0.0)
         cluster = Cluster(
             specs[0].latency,
             specs,
-            changes=checked_changes(changes, len(specs)),
+            changes=fleet.checked_changes(changes, len(specs)),
             reports=None if self.reports is None else Reports(every_ns // 1_000, delay_ns // 1_000, loss, seed),
             link=attrs.evolve(link, latency_ns=latency_ns, contended=contended),
         )
-        checked_workers(cluster.all_specs)
+        fleet.checked_workers(cluster.all_specs)
         return cluster
 
-    def _split_specs(self) -> tuple[WorkerSpec, ...]:
+    def _split_specs(self) -> tuple[fleet.WorkerSpec, ...]:
         """Return the workers, with roles if they are split."""
         specs = self._specs()
         if self.split is None:
@@ -376,18 +347,18 @@ class ClusterOptions(ModelOptions):
             specs *= prefill + decode
         return tuple(attrs.evolve(spec, role="prefill" if i < prefill else "decode") for i, spec in enumerate(specs))
 
-    def _specs(self) -> tuple[WorkerSpec, ...]:
+    def _specs(self) -> tuple[fleet.WorkerSpec, ...]:
         if isinstance(self.workers, int):
-            return (WorkerSpec(latency_model(self.latency_model), self.kv_capacity_tokens),) * self.workers
+            return (fleet.WorkerSpec(latency_model(self.latency_model), self.kv_capacity_tokens),) * self.workers
         if self.latency_model != DEFAULT_PRESET:
             raise ValueError("--latency-model is for equal workers; in --workers each names its own")
         return tuple(self._spec(text) for text in self.workers)
 
-    def _spec(self, text: str) -> WorkerSpec:
+    def _spec(self, text: str) -> fleet.WorkerSpec:
         name, colon, _ = text.rpartition(":")
         if not colon:
-            return WorkerSpec(latency_model(text), self.kv_capacity_tokens)
-        return WorkerSpec(latency_model(name), _tokens(text, "--workers MODEL"))
+            return fleet.WorkerSpec(latency_model(text), self.kv_capacity_tokens)
+        return fleet.WorkerSpec(latency_model(name), _tokens(text, "--workers MODEL"))
 
 
 # --- where runs are computed ------------------------------------------------------------------------------------------
@@ -398,12 +369,12 @@ REQUESTS = 1_000
 
 def _jobs(text: str) -> int | str:
     """Processes, or the address of a Ray cluster."""
-    return text.partition(":")[2] or "auto" if text.partition(":")[0] == "ray" else job_count(text)
+    return text.partition(":")[2] or "auto" if text.partition(":")[0] == "ray" else values.job_count(text)
 
 
 Jobs = Annotated[
     int | str | None,
-    read(
+    values.read(
         _jobs,
         "N|ray[:ADDRESS]",
         help="runs at a time, each in a process of its own, or on the cores of a Ray cluster (default: one for each "
@@ -436,7 +407,7 @@ def _log(text: str) -> str:
 
 Log = Annotated[
     str,
-    read(
+    values.read(
         _log,
         "LOG",
         help="the log: a file, - for standard input, or several files or patterns, as 'access.log*', of one access log "
@@ -447,9 +418,9 @@ Log = Annotated[
 
 
 def _filter(text: str) -> tuple[str, str]:
-    name, value = assignment(text)
+    name, value = values.assignment(text)
     if name not in ("model", "status", "from", "until"):
-        raise ValueError(meant("filter", name, ("model", "status", "from", "until")))
+        raise ValueError(values.meant("filter", name, ("model", "status", "from", "until")))
     if name in ("from", "until"):
         When.parse(value)
     return name, value
@@ -469,11 +440,11 @@ class ReadingOptions:
     """How an access log is read, and which of its requests are looked at."""
 
     map: Annotated[
-        File | None, Parameter(help=f"which column is what, where it is not guessed: {', '.join(FIELDS)}")
+        values.File | None, Parameter(help=f"which column is what, where it is not guessed: {', '.join(FIELDS)}")
     ] = None
     skip_malformed: bool = False
     """leave out rows that cannot be read, and say how many"""
-    only: Annotated[tuple[tuple[str, str], ...], each(_filter, "model|status|from|until=VALUE")] = ()
+    only: Annotated[tuple[tuple[str, str], ...], values.each(_filter, "model|status|from|until=VALUE")] = ()
     """only requests for these models (`model=a,b`), with these statuses (`status=200,5xx,cancelled`), that came from or
     until a date and time, or so long after the first request (`from=10m`) (repeat)"""
 
@@ -483,10 +454,10 @@ class ReadingOptions:
         if len(given) < len(self.only):
             raise ValueError("--only: one of its kinds is given twice")
         filters = Filters(
-            models=names(given["model"]) if "model" in given else (),
+            models=values.names(given["model"]) if "model" in given else (),
             start=When.parse(given["from"]) if "from" in given else None,
             until=When.parse(given["until"]) if "until" in given else None,
-            statuses=names(given["status"]) if "status" in given else (),
+            statuses=values.names(given["status"]) if "status" in given else (),
         )
         return {
             "columns": None if self.map is None else read_map(self.map),
@@ -502,7 +473,7 @@ class ClientOptions:
 
     clients: Annotated[str | None, Parameter(metavar="weights:NAME=W,...")] = None
     """weights of clients of an access log (default: equal)"""
-    starved_after: Time = 10 * 10**9
+    starved_after: values.Time = 10 * 10**9
     """a client starves that waits so long without service while others are served"""
 
     def weights(self) -> dict[str, int] | None:

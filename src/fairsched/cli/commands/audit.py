@@ -10,16 +10,9 @@ from cyclopts import Parameter
 from fairsched.cli import output
 from fairsched.cli.options import ClientOptions, Log, ReadingOptions, log_name
 from fairsched.cli.values import File, Json, Natural, Report, Time, WorkerCount, read
+from fairsched.engines.analysis import audit as analysis_audit
 from fairsched.engines.analysis import print_lines, print_text
-from fairsched.engines.analysis.audit import (
-    FIGURES,
-    Threshold,
-    audit_document,
-    exit_status,
-    judged,
-    read_thresholds,
-)
-from fairsched.engines.analysis.audit import junit as as_junit
+from fairsched.engines.analysis.audit import FIGURES
 from fairsched.engines.files import write_whole
 from fairsched.engines.logs.access import expanded
 from fairsched.engines.logs.access import suggest_map as suggested_map
@@ -31,9 +24,9 @@ _MARKS = {"ok": "ok", "failed": "FAILED", "unknown": "UNKNOWN"}
 """How a verdict on a threshold is told."""
 
 Thresholds = Annotated[
-    tuple[Threshold, ...],
+    tuple[analysis_audit.Threshold, ...],
     read(
-        read_thresholds,
+        analysis_audit.read_thresholds,
         "THRESHOLDS",
         help="figures that must not be, as `starved>0,p99_wait>5s,free.errors>1%`: exit with 1 if one is, with 2 if "
         f"the log cannot tell; of {', '.join(FIGURES)}",
@@ -115,7 +108,7 @@ def _audit(
     of_log: ReadingOptions,
     of_clients: ClientOptions,
     window: int,
-    fail_on: tuple[Threshold, ...],
+    fail_on: tuple[analysis_audit.Threshold, ...],
     junit: Path | None,
     json: Path | None,
     report: Path | None,
@@ -133,10 +126,10 @@ def _audit(
             progress=lambda done, total: progress(f"reading {name}", done, total),
             **of_log.reading(),
         )
-    judgements = judged(found, fail_on)
-    output.write_figures(json, audit_document(found, judgements))
+    judgements = analysis_audit.judged(found, fail_on)
+    output.write_figures(json, analysis_audit.audit_document(found, judgements))
     if junit is not None:
-        write_whole(junit, as_junit(judgements, name))
+        write_whole(junit, analysis_audit.junit(judgements, name))
     pages: list[Path | None] = []
     if report is not None:
         from fairsched.engines.analysis.audit import write_audit
@@ -164,7 +157,9 @@ def _audit(
         output.print_files(console, Figures=json, Thresholds=junit, Frames=to_frame)
         for page in pages:
             output.print_files(console, Report=page)
-    return output.unexplained([name] if any(audit.unexplained for audit in found) else []) or exit_status(judgements)
+    return output.unexplained(
+        [name] if any(audit.unexplained for audit in found) else []
+    ) or analysis_audit.exit_status(judgements)
 
 
 def advise(

@@ -19,21 +19,10 @@ from fairsched import __version__
 from fairsched.cli.options import Source, WorkloadOptions
 from fairsched.cli.output import print_files, shown, unexplained, writable, write_figures
 from fairsched.cli.values import Count, Events, File, Json
+from fairsched.engines import gateway as engines_gateway
 from fairsched.engines.adapters.endpoint_picker import Picker, PickerConfig
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
 from fairsched.engines.analysis import print_lines, print_text
-from fairsched.engines.gateway import (
-    CallerNames,
-    GatewayConfig,
-    access_lines,
-    access_warnings,
-    bound_text,
-    check_files,
-    gateway_policy,
-    hashed_key,
-    quota_lines,
-    read_config,
-)
 from fairsched.engines.gateway.operations import log_to_stderr
 from fairsched.engines.settings import ConfigError, Schema, schema_of
 from fairsched.model.request import Client
@@ -81,10 +70,10 @@ def gateway(
         processes: processes that serve callers (default: the configuration's)
     """
     if hash_key:
-        print(hashed_key(_asked_key()))
+        print(engines_gateway.hashed_key(_asked_key()))
         return 0
     if schema:
-        return _print_schema(schema_of(PickerConfig if picker else GatewayConfig))
+        return _print_schema(schema_of(PickerConfig if picker else engines_gateway.GatewayConfig))
     if config is None:
         raise ConfigError("CONFIG.toml is missing: fairsched gateway CONFIG.toml")
     if picker:
@@ -107,8 +96,8 @@ class _Run:
 
 
 def _serve(path: Path, check: bool, how: _Run) -> int:
-    config = read_config(path)
-    policy, router = gateway_policy(config, path), ROUTERS.get(config.router)
+    config = engines_gateway.read_config(path)
+    policy, router = engines_gateway.gateway_policy(config, path), ROUTERS.get(config.router)
     if router is None:
         raise ConfigError(f"{path}: {unknown('router', config.router, ROUTERS)}")
     writable(report=how.report, log=how.log)
@@ -116,15 +105,15 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
     tokenizer = None if how.tokenizer is None else _imported(how.tokenizer)
     if check:
         with shown() as console:
-            print_text(console, bound_text(config, policy))
-            print_lines(console, [*quota_lines(config), *access_lines(config)])
-            print_lines(console, [f"WARNING: {warning}" for warning in access_warnings(config)])
+            print_text(console, engines_gateway.bound_text(config, policy))
+            print_lines(console, [*engines_gateway.quota_lines(config), *engines_gateway.access_lines(config)])
+            print_lines(console, [f"WARNING: {warning}" for warning in engines_gateway.access_warnings(config)])
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway import alone, listening
 
     log_to_stderr(how.log_format)
-    for warning in access_warnings(config):
+    for warning in engines_gateway.access_warnings(config):
         _log.warning("%s", warning)
     with ExitStack() as held:
         sockets = listening(config)
@@ -139,15 +128,15 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
     return unexplained(["the gateway"] if broken else [])
 
 
-def _check(config: GatewayConfig, path: Path, shadow: bool) -> None:
+def _check(config: engines_gateway.GatewayConfig, path: Path, shadow: bool) -> None:
     """Raise `ConfigError` for files that cannot be used, and for a shadow of what has none."""
     if config.state is not None and not Path(config.state).parent.is_dir():
         raise ConfigError(f"{path}: state: there is no folder {Path(config.state).parent}")
     if shadow and (config.mode == "priority" or config.state is not None):
         raise ConfigError(f"{path}: --shadow is for mode window without state: a shadow charges no client")
     try:
-        check_files(config)
-        CallerNames(config)
+        engines_gateway.check_files(config)
+        engines_gateway.CallerNames(config)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -155,7 +144,7 @@ def _check(config: GatewayConfig, path: Path, shadow: bool) -> None:
 def _run_process(
     path: Path,
     how: _Run,
-    config: GatewayConfig,
+    config: engines_gateway.GatewayConfig,
     policy: ComposedPolicy,
     router: AnyRouter,
     tokenizer: Callable[[str], int] | None,
@@ -174,7 +163,7 @@ def _run_process(
 
 
 def _run_processes(
-    path: Path, how: _Run, config: GatewayConfig, sockets: list[socket.socket], lock: IO[str] | None
+    path: Path, how: _Run, config: engines_gateway.GatewayConfig, sockets: list[socket.socket], lock: IO[str] | None
 ) -> int:
     from fairsched.engines.gateway import UNEXPLAINED, Spec, serving_text, supervise
 

@@ -10,16 +10,7 @@ from fairsched.cli import values
 from fairsched.cli.options import Jobs, Source, WorkloadOptions, processes
 from fairsched.cli.output import folders, progress_bar, show, writable, write_figures
 from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, DriftDetector, SloTarget, nine_slos
-from fairsched.engines.capacity.search import (
-    Objective,
-    Query,
-    Space,
-    fleet_of,
-    replan_sheet,
-    search_fleets,
-    search_sheet,
-)
-from fairsched.engines.capacity.search import replan as replanned
+from fairsched.engines.capacity import search as capacity_search
 from fairsched.engines.simulation import latency_model as model_of
 from fairsched.model.latency import LatencyModel
 from fairsched.policies.registry import CLUSTER_POLICIES
@@ -78,7 +69,7 @@ def search(
     policies: values.Names = ("fcfs-optimistic",),
     batching: values.Names = ("chunked",),
     routers: values.Names = ("join-shortest-queue", "distserve"),
-    per: Objective = "gpu",
+    per: capacity_search.Objective = "gpu",
     resolution: Annotated[float, values.read(_share, "X")] = RESOLUTION,
     journal: values.File | None = None,
     replan: Annotated[tuple[int, int] | None, values.read(_windows, "WINDOW[,PERCENT]")] = None,
@@ -115,9 +106,9 @@ def search(
     writable(json=json, journal=journal)
     folders(report=report)
     targets = _targets(target, None if reference is None else model_of(reference))
-    fleets = [fleet_of(text) for text in fleet]
+    fleets = [capacity_search.fleet_of(text) for text in fleet]
     splitting = {name: name in CLUSTER_POLICIES and CLUSTER_POLICIES[name].splits_phases for name in routers}
-    space = Space(
+    space = capacity_search.Space(
         latencies=tuple(model_of(name) for name in latency_model),
         gpus=gpus,
         stages=stages,
@@ -138,13 +129,15 @@ def search(
             raise ValueError("--journal is for a search; --replan keeps none")
         detector = DriftDetector(window_us=replan[0] // 1_000, change_percent=replan[1])
         with progress_bar() as progress:
-            followed = replanned(requests, candidates, targets, detector, objective=per, progress=progress, **where)
+            followed = capacity_search.replan(
+                requests, candidates, targets, detector, objective=per, progress=progress, **where
+            )
         write_figures(json, followed.to_dict())
-        show(replan_sheet(followed), report, json, SHOWN)
+        show(capacity_search.replan_sheet(followed), report, json, SHOWN)
         return 0
     with progress_bar() as progress:
-        best = search_fleets(
-            Query(requests, targets, resolution),
+        best = capacity_search.search_fleets(
+            capacity_search.Query(requests, targets, resolution),
             candidates,
             objective=per,
             journal=journal,
@@ -152,7 +145,7 @@ def search(
             **where,
         )
     write_figures(json, best.to_dict())
-    show(search_sheet(best), report, json, SHOWN)
+    show(capacity_search.search_sheet(best), report, json, SHOWN)
     if not best.complete:
         print(f"Interrupted: {len(best.found)} of {best.candidates} candidates were tried.", file=sys.stderr)
         return 130

@@ -6,20 +6,10 @@ from typing import Annotated, Literal
 
 import attrs
 
+from fairsched.cli import values
 from fairsched.cli.options import Jobs, ModelOptions, Source, WorkloadOptions, processes
 from fairsched.cli.output import folders, print_files, progress_bar, show, shown, writable, write_figures
-from fairsched.cli.values import (
-    Assignments,
-    Json,
-    PositiveNumber,
-    Report,
-    Time,
-    WorkerCount,
-    found,
-    joined,
-    read,
-    settings,
-)
+from fairsched.cli.values import found
 from fairsched.engines.analysis import print_lines
 from fairsched.engines.capacity import Traffic, fitting_to, tuning_sheet
 from fairsched.engines.capacity import tune as tuned
@@ -39,20 +29,23 @@ def tune(
     workload: Source = "demo",
     /,
     *,
-    max_wait: Time | None = None,
+    max_wait: values.Time | None = None,
     wait_of: Literal["clients", "requests"] = "clients",
     require: Literal["measured", "proved"] = "measured",
     policy: str = "dlpm",
-    set: Assignments = (),
-    rate: PositiveNumber | None = None,
-    quanta: Annotated[tuple[int, int], read(_quanta, "LEAST-MOST", show_default=joined("-"))] = (64, 65536),
-    workers: WorkerCount = 1,
+    set: values.Assignments = (),
+    rate: values.PositiveNumber | None = None,
+    quanta: Annotated[tuple[int, int], values.read(_quanta, "LEAST-MOST", show_default=values.joined("-"))] = (
+        64,
+        65536,
+    ),
+    workers: values.WorkerCount = 1,
     router: str = "round-robin",
     of_workload: WorkloadOptions = WorkloadOptions(),
     of_model: ModelOptions = ModelOptions(),
     jobs: Jobs = None,
-    json: Json = None,
-    report: Report = None,
+    json: values.Json = None,
+    report: values.Report = None,
 ) -> int:
     """Say which quanta, match threshold and in-flight cap fit the workload's prompts; with --max-wait, look for the
     quantum and the cap with the most throughput with which clients wait at most that long to be admitted (p99): what
@@ -77,7 +70,7 @@ def tune(
     folders(report=report)
     cluster = of_model.cluster(workers)
     jobs_of = of_workload.workload(workload, cluster.specs)
-    params = settings(set)
+    params = values.settings(set)
     if max_wait is None:
         if report is not None or require == "proved":
             raise ValueError("--report and --require are about waits: give --max-wait")
