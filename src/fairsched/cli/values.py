@@ -136,6 +136,11 @@ def span(text: str, least_ns: int = 1) -> int:
     return value
 
 
+def in_seconds(span_ns: int | None) -> str | None:
+    """Return a length of time as help shows it."""
+    return None if span_ns is None else f"{span_ns / 1e9:g}s"
+
+
 def assignment(text: str) -> tuple[str, str]:
     """Return the parameter and the value of `PARAM=VALUE`."""
     name, equals, value = text.partition("=")
@@ -193,7 +198,7 @@ Count = Annotated[int, read(job_count, "N")]
 Counts = Annotated[tuple[int, ...], read(counts, "N,...")]
 PositiveNumber = Annotated[float, read(positive_number, "X")]
 Names = Annotated[tuple[str, ...], read(names, "A,B,...")]
-Time = Annotated[int, read(span, "TIME")]
+Time = Annotated[int, read(span, "TIME", show_default=in_seconds)]
 Assignments = Annotated[tuple[tuple[str, str], ...], each(assignment, "PARAM=VALUE")]
 Texts = Annotated[tuple[str, ...], each(str, "TEXT")]
 File = Annotated[Path, read(folder, "FILE")]
