@@ -26,6 +26,7 @@ from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESER
 from fairsched.policies.base import Limits
 from fairsched.policies.gates import KernelGate
 from fairsched.verify import events
+from fairsched.verify.fast_paths import PROVED, fast_claims
 from fairsched.verify.logic import (
     Claim,
     Clause,
@@ -125,6 +126,7 @@ class FairGate(KernelGate):
     - Cancelled work is not given back: what an admission was charged stays charged, and promises are about what was
       charged, `W`.  They hold through cancellations, at the expense of the client that cancels.  Reports and monitors
       count what was not computed as not served, so for them promises rest on NothingRefunded.
+    - A fast path that says how long a choice stays, and that charges are `sparse`, is claimed with the rest.
     - Weights do not change: `always` and promises are about runs in which each weight is set before its client's first
       request.  After a later change a state may not be one of which `always` is true, such as credit above a quantum
       that has become smaller, and nothing is promised from there on.  (`DeficitGate` and `CounterGate` have events for
@@ -219,14 +221,17 @@ class FairGate(KernelGate):
             goal = (Clause(promise.statement, promise.holds),)
             system = _system(cls, promise.backlogged, gives_back=True)
             proofs.append(Claim(theorem, system, start, (*waited, *promise.during), goal, given=kept))
-        return tuple(proofs)
+        return (*proofs, *fast_claims(cls))
 
 
 def _check(gate: type[FairGate]) -> None:
     if not getattr(gate, "state", ()) or not inspect.isfunction(getattr(gate, "choose", None)):
         raise ValueError(f"{gate.__name__}: a gate has a `state` (names of vectors) and a kernel `choose`")
     unproved = [event for event in ("refund", "reweigh") if gate.kernels(event)]
-    unproved += [name for name in ("fast", "sparse", "units", "masks", "variants") if getattr(gate, name)]
+    unproved += [name for name in ("units", "masks", "variants") if getattr(gate, name)]
+    unproved += sorted(gate.fast.keys() - PROVED)
+    if gate.fast and gate.kernels("refill"):
+        unproved.append("fast paths beside a refill")
     if unproved:
         raise ValueError(
             f"{gate.__name__}: no claim here is about {', '.join(unproved)}, which a `KernelGate` may have"
@@ -328,7 +333,7 @@ def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> 
 
     at_start = {f"{name}0": Kind.VECTOR for name in gate.state}
     laws = [Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))]
-    laws += [_at_least_one(name) for name in (*gate.constants, *gate.per_weight, *gate.over_weight)]
+    laws += [events.at_least_one(name) for name in (*gate.constants, *gate.per_weight, *gate.over_weight)]
     of, own = events.declared(gate), dict(_OWN)
     last = of.asks("last") or _speaks_of_last(gate)
     every = events.gate_events(of, _FITS, was=True, last=last)
@@ -360,7 +365,3 @@ def _speaks_of_last(gate: type[FairGate]) -> bool:
     texts: list[Any] = [clause.holds for clause in gate.always]
     texts += [holds for promise in gate.promises for holds in (promise.holds, *(c.holds for c in promise.during))]
     return any("last" in text.__code__.co_names for text in texts)
-
-
-def _at_least_one(name: str) -> Need:
-    return Need(lambda o, w: getattr(w, name) >= 1)

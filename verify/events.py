@@ -47,6 +47,11 @@ def waits(client: str) -> v.Need:
     return v.Need(lambda o, w: o.pick(w.queued, getattr(w, client), True), BACKLOGGED_DURING)
 
 
+def at_least_one(name: str) -> v.Need:
+    """Return that a number, or a vector's number of each client, is 1 or more."""
+    return v.Need(lambda o, w: getattr(w, name) >= 1)
+
+
 @attrs.frozen
 class Declared:
     """A gate's kernels by event and vector, and what proofs call the things that a kernel may ask for.

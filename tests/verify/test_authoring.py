@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fairsched.policies.gates import (
     HierarchicalGate,
     OpenGate,
     authoring,
+    deficit,
 )
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
@@ -372,14 +374,14 @@ class GivesBack(Allowance):
 class TakesAShortcut(Allowance):
     """Declares a fast path, of which nothing is proved."""
 
-    sparse = True
+    fast = MappingProxyType({"due": deficit.refill_due})
 
 
 @pytest.mark.parametrize(
     ("gate", "problem"),
     [
         (GivesBack, "about refund"),
-        (TakesAShortcut, "about sparse"),
+        (TakesAShortcut, "about due"),
         (AsksForTooMuch, "asks for R"),
         (NameTaken, "'W' has a meaning"),
         (NoKernel, "a kernel `choose`"),
