@@ -77,6 +77,18 @@ def deficit_system(
     )
 
 
+def settles_at_more(kernel: v.Functions) -> v.Event:
+    """Return that more is computed than planned, of which nothing was reserved."""
+    return v.Event(
+        "settle at more",
+        lambda o, w: {"q": kernel.admit(o, w.q, w.p, w.x), "W": o.bump(w.W, w.p, w.x)},
+        events.ONE,
+        (events.EXISTS, events.NOT_NEGATIVE),
+        (kernel.admit,),
+        excluded_by=th.EXTEND_AS_PLANNED,
+    )
+
+
 # --- what holds -----------------------------------------------------------------------------------------------------
 
 RANGE = (

@@ -204,32 +204,12 @@ def _running_events(kernel: Functions) -> tuple[Event, ...]:
     def preempt(o: Algebra, w: World) -> Written:
         return {**release(o, w), "queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
 
-    def correct(o: Algebra, w: World) -> Written:
-        charge = product(w.w_e, w.x)
-        return {"q": kernel.admit(o, w.q, w.p, charge), "W": o.bump(w.W, w.p, charge)}
-
-    def refund(o: Algebra, w: World) -> Written:
-        return {
-            "q": kernel.refund(o, w.q, w.p, w.x),
-            "K": o.bump(w.K, w.p, -w.x),
-            "W": o.bump(w.W, w.p, -w.x),
-        }
-
     produced = (Need(lambda o, w: w.t >= 0), Need(lambda o, w: w.t <= w.O, th.MEM_RESERVE))
-    settled = (events.NOT_NEGATIVE, events.WAS_CHARGED)
     return (
         Event("decode", decode, {"t": Kind.VECTOR}, produced, (kernel.decode,)),
         Event("finish", release, _LEAVING, _LEAVES, (kernel.reserve,)),
         Event("preempt", preempt, _LEAVING, _LEAVES, (kernel.reserve,)),
-        Event(
-            "settle at more",
-            correct,
-            events.ONE,
-            (events.NOT_NEGATIVE,),
-            (kernel.admit,),
-            excluded_by=th.EXTEND_AS_PLANNED,
-        ),
-        Event("refund", refund, events.ONE, settled, (kernel.refund,)),
+        deficit_proofs.settles_at_more(kernel),
     )
 
 

@@ -77,14 +77,6 @@ def in_batch_system(
     decoded = (v.Need(lambda o, w: w.d >= 0), v.Need(lambda o, w: w.d <= w.R, th.PAUSES_OBEYED))
     fixed = plain.deficit_system(backlogged=backlogged, fits=_ENTERS, reserved=_LEAVES, decoded=decoded)
     every = (event for event in fixed.events if event.name != "correct")
-    settled = v.Event(
-        "settle at more",
-        lambda o, w: {"q": deficit.admit(o, w.q, w.p, w.x), "W": o.bump(w.W, w.p, w.x)},
-        events.ONE,
-        (events.NOT_NEGATIVE,),
-        (deficit.admit,),
-        excluded_by=th.EXTEND_AS_PLANNED,
-    )
     obeyed = (_obeyed(kernel),) if pauses else ()
     return v.System(
         "deficit gate inside the batch",
@@ -96,7 +88,7 @@ def in_batch_system(
             v.Need(lambda o, w: v.same(w.U, w.b + w.l)),
         ),
         fixed.fields,
-        (*every, settled, *_batch_events(kernel, obeyed, tuple(map(events.waits, backlogged)))),
+        (*every, plain.settles_at_more(deficit), *_batch_events(kernel, obeyed, tuple(map(events.waits, backlogged)))),
     )
 
 
