@@ -202,7 +202,7 @@ def test_what_was_stopped_goes_on(copied: Path, monkeypatch: pytest.MonkeyPatch)
             raise KeyboardInterrupt
         return checked_proof(text)
 
-    monkeypatch.setattr(certificate, "checked_proof", second_is_stopped)
+    monkeypatch.setattr("fairsched.verify.solvers.checked_proof", second_is_stopped)
     with pytest.raises(KeyboardInterrupt):
         certificate.write_proofs(copied, progress=lambda *each: told.append(each))
     assert [each[1:] for each in told] == [(0, 3), (1, 3)]
@@ -225,7 +225,7 @@ def test_the_command_says_how_many_goals_have_a_proof(copied: Path, capsys: pyte
 def test_a_goal_without_a_proof_is_named(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is given, and the theorem stands at what two solvers say."""
     _rewrite(copied, lambda said: {path: value for path, value in said.proofs.items() if path != PROOF})
-    monkeypatch.setattr(certificate, "checked_proof", lambda _: (b"", "no time"))
+    monkeypatch.setattr("fairsched.verify.solvers.checked_proof", lambda _: (b"", "no time"))
     assert certificate.write_proofs(copied) == (Goals(3, 2), {GOAL: "no time"})
 
 
