@@ -11,6 +11,7 @@ import hashlib
 import json
 import platform
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -62,13 +63,18 @@ class Closures:
         self._digests: dict[Path, bytes] = {}
         self._nodes: dict[tuple[str, bool], frozenset[tuple[str, bool]]] = {}
 
-    def sha256(self, module: str) -> str:
-        """Return the hash of all that the module reaches, of the data beside it, and of versions."""
-        reached = sorted({self.files[name] for name, _ in self._reach((module, True))})
+    def texts(self, module: str) -> list[Path]:
+        """Return all files that the module reaches, the data beside them, and what configures its tests."""
+        test = self.files[module]
+        reached = {self.files[name] for name, _ in self._reach((module, True))}
         data = {path for folder in {file.parent for file in reached} for path in _data_in(folder)}
-        data |= set(_data_named(self.files[module]))
+        above = (folder / name for folder in test.parents for name in ("conftest.py", "pyproject.toml"))
+        return sorted({*reached, *data, *_data_named(test), *(path for path in above if path.is_file())})
+
+    def sha256(self, module: str) -> str:
+        """Return the hash of all texts of the module, and of versions."""
         total = hashlib.sha256("\n".join(_versions()).encode())
-        for path in [*reached, *sorted(data)]:
+        for path in self.texts(module):
             total.update(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name).encode())
             total.update(self._digest(path))
         return total.hexdigest()[:20]
@@ -157,13 +163,12 @@ class KeptResults:
         self.config = config
         self.path = record
         self.root = config.rootpath
-        self.files = files
         self.recompute = bool(config.getoption("--full-budget") or config.getoption("--recompute"))
         self.record: dict[str, list[str | int]] = json.loads(record.read_text()) if record.exists() else {}
         self.passed = Counter[str]()
         self.failed = set[str]()
-        self.kept = 0
-        self._closures: Closures | None = None
+        self.begun = time.time()
+        self.closures = Closures(files or files_by_module())
         sent = getattr(config, "workerinput", {}).get("kept_hashes")
         self._hashes: dict[str, str] = dict(sent or {})
 
@@ -171,8 +176,7 @@ class KeptResults:
         """Return the hash of what a test function rests on."""
         file = function.partition("::")[0]
         if file not in self._hashes:
-            self._closures = self._closures or Closures(self.files or files_by_module())
-            self._hashes[file] = self._closures.sha256(_module(Path(file)))
+            self._hashes[file] = self.closures.sha256(_module(Path(file)))
         return self._hashes[file]
 
     @pytest.hookimpl(optionalhook=True)
@@ -191,7 +195,6 @@ class KeptResults:
         cases = Counter(function_of(item.nodeid) for item in marked)
         known = {f for f, n in cases.items() if self.record.get(f) == [self.hash_of(f), n]}
         kept = [item for item in marked if function_of(item.nodeid) in known]
-        self.kept = len(kept)
         if kept:
             left_out = set(map(id, kept))
             config.hook.pytest_deselected(items=kept)
@@ -211,6 +214,9 @@ class KeptResults:
         if not self.config.getoption("--record") or hasattr(self.config, "workerinput"):
             return
         for function, cases in self.passed.items():
+            texts = self.closures.texts(_module(Path(function.partition("::")[0])))
+            if any(path.stat().st_mtime > self.begun for path in texts):
+                continue  # which text was run is not known
             text, known = self.hash_of(function), self.record.get(function, ["", 0])
             # A run of some of the cases does not take back what a run of all has shown.
             self.record[function] = [text, max(cases, int(known[1])) if known[0] == text else cases]

@@ -109,6 +109,15 @@ def test_a_function_is_left_out_while_its_text_is_the_same(pytester: pytest.Pyte
     pytester.runpytest_inprocess().assert_outcomes(passed=1, failed=2, deselected=1)
 
 
+def test_a_text_that_changes_during_a_run_is_not_recorded(pytester: pytest.Pytester) -> None:
+    """Nobody knows which of the two was run."""
+    pytester.makeconftest(CONFTEST)
+    change = "def case_is_right():\n    from pathlib import Path\n    Path(__file__).touch()\n    return True\n"
+    pytester.makepyfile(test_suite=SUITE.partition("def case_is_right")[0] + change, helper="RIGHT = True\n")
+    pytester.runpytest_inprocess("--record").assert_outcomes(passed=3)
+    assert json.loads((pytester.path / "record.json").read_text()) == {}
+
+
 def test_the_record_names_tests_that_are_there() -> None:
     """A line about a function that is gone, or that is not marked, says nothing."""
     record = json.loads(RECORD.read_text())
