@@ -1,9 +1,10 @@
 """Keep the results of proofs, mutants and batteries for as long as the files that they rest on are the same.
 
 A test with the marker `kept` is a function of text: the files that its module reaches by imports, those that the marker
-names, the versions of the packages that it runs, and nothing else.  `record.json`, beside this file, holds of each such
-test function that passed with all its cases their number and a hash of that text.  While both are the same, a run
-leaves the function out.  `--record` writes what a run has shown; `--full-budget` and `--recompute` run everything.
+names, what configures tests, the versions of the packages that it runs, and nothing else.  `record.json`, beside this
+file, holds of each such test function that passed with all its cases a hash of that text and one of the cases.  While
+both are the same, a run leaves the function out.  `--record` writes what a run has shown; `--full-budget` and
+`--recompute` run everything.
 """
 
 import ast
@@ -12,8 +13,8 @@ import json
 import platform
 import re
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +23,18 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 RECORD = Path(__file__).with_name("record.json")
-PACKAGES = ("attrs", "cvc5", "hypothesis", "immutables", "msgspec", "numpy", "sortedcontainers", "z3-solver")
+PACKAGES = (
+    "attrs",
+    "cvc5",
+    "hypothesis",
+    "immutables",
+    "msgspec",
+    "numpy",
+    "pytest",
+    "scipy",
+    "sortedcontainers",
+    "z3-solver",
+)
 """Packages whose code decides what a kept test sees."""
 _FILES_NAMED = re.compile(r"\btests/[\w/]+\.py\b")
 
@@ -30,6 +42,11 @@ _FILES_NAMED = re.compile(r"\btests/[\w/]+\.py\b")
 def function_of(nodeid: str) -> str:
     """Return the node id of a test without its case."""
     return nodeid.partition("[")[0]
+
+
+def cases_of(nodeids: Iterable[str]) -> str:
+    """Return the hash of the cases of one function."""
+    return hashlib.sha256("\n".join(sorted(nodeids)).encode()).hexdigest()[:12]
 
 
 def files_by_module(root: Path = ROOT) -> dict[str, Path]:
@@ -164,8 +181,8 @@ class KeptResults:
         self.path = record
         self.root = config.rootpath
         self.recompute = bool(config.getoption("--full-budget") or config.getoption("--recompute"))
-        self.record: dict[str, list[str | int]] = json.loads(record.read_text()) if record.exists() else {}
-        self.passed = Counter[str]()
+        self.record: dict[str, list[str]] = json.loads(record.read_text()) if record.exists() else {}
+        self.passed = defaultdict[str, set[str]](set)
         self.failed = set[str]()
         self.begun = time.time()
         self.closures = Closures(files or files_by_module())
@@ -192,8 +209,10 @@ class KeptResults:
         if self.recompute:
             return
         marked = [item for item in items if item.get_closest_marker("kept")]
-        cases = Counter(function_of(item.nodeid) for item in marked)
-        known = {f for f, n in cases.items() if self.record.get(f) == [self.hash_of(f), n]}
+        cases = defaultdict[str, set[str]](set)
+        for item in marked:
+            cases[function_of(item.nodeid)].add(item.nodeid)
+        known = {f for f, ids in cases.items() if self.record.get(f) == [self.hash_of(f), cases_of(ids)]}
         kept = [item for item in marked if function_of(item.nodeid) in known]
         if kept:
             left_out = set(map(id, kept))
@@ -205,7 +224,7 @@ class KeptResults:
         if "kept" in report.keywords:
             function = function_of(report.nodeid)
             if report.when == "call" and report.passed:
-                self.passed[function] += 1
+                self.passed[function].add(report.nodeid)
             elif not report.passed:
                 self.failed.add(function)
 
@@ -217,9 +236,7 @@ class KeptResults:
             texts = self.closures.texts(_module(Path(function.partition("::")[0])))
             if any(path.stat().st_mtime > self.begun for path in texts):
                 continue  # which text was run is not known
-            text, known = self.hash_of(function), self.record.get(function, ["", 0])
-            # A run of some of the cases does not take back what a run of all has shown.
-            self.record[function] = [text, max(cases, int(known[1])) if known[0] == text else cases]
+            self.record[function] = [self.hash_of(function), cases_of(cases)]
         stays = sorted(f for f in self.record if f not in self.failed and (self.root / f.partition("::")[0]).exists())
         lines = ",\n".join(f"{json.dumps(f)}: {json.dumps(self.record[f])}" for f in stays)
         self.path.write_text(f"{{\n{lines}\n}}\n")

@@ -99,7 +99,8 @@ def test_a_function_is_left_out_while_its_text_is_the_same(pytester: pytest.Pyte
     pytester.makepyfile(test_suite=SUITE, helper="RIGHT = True\n")
     pytester.runpytest_inprocess().assert_outcomes(passed=4)
     pytester.runpytest_inprocess("--record", "-k", "other or 1").assert_outcomes(passed=2, deselected=2)
-    # One of two cases was seen: that is not the function.
+    # One of two cases was seen: that is not the function, nor is the other one alone.
+    pytester.runpytest_inprocess("-k", "test_kept and 2").assert_outcomes(passed=1, deselected=3)
     pytester.runpytest_inprocess("--record").assert_outcomes(passed=3, deselected=1)
     pytester.runpytest_inprocess().assert_outcomes(passed=1, deselected=3)
     pytester.runpytest_inprocess("--recompute").assert_outcomes(passed=4)
