@@ -153,7 +153,7 @@ def fitted_table(
         table.add_column(
             Text(columns[i].head),
             justify="right" if figure else "left",
-            vertical="bottom" if figure or sizes[i] <= _NAME_LEAST else "top",
+            vertical="top" if columns[i].kind == "name" and sizes[i] > _NAME_LEAST else "bottom",
             no_wrap=figure,
             overflow="fold",
         )
