@@ -174,7 +174,7 @@ def _versions() -> tuple[str, ...]:
 
 
 class KeptResults:
-    """The plugin: leaves out what is kept, counts it, and with `--record` writes what passed."""
+    """Leaves out what is kept, and with `--record` writes what passed."""
 
     def __init__(self, config: pytest.Config, record: Path = RECORD, files: dict[str, Path] | None = None) -> None:
         self.config = config
@@ -220,7 +220,7 @@ class KeptResults:
             items[:] = [item for item in items if id(item) not in left_out]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the cases of each kept function that passed."""
+        """Note the cases of each kept function that passed."""
         if "kept" in report.keywords:
             function = function_of(report.nodeid)
             if report.when == "call" and report.passed:
