@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -112,24 +113,25 @@ async def test_a_stop_text_ends_an_output_before_it() -> None:
     text = bytes(tokens).decode()
     stop = text[17:20]
     cut = text.index(stop)
-    async with served(a_server()) as caller:
-        for stream in (False, True):
-            call: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 900, "stop": [stop, "never said"]}
-            if stream:
-                options = {"include_usage": True}
-                *chunks, last = await caller.chunks(
-                    "/v1/completions", {**call, "stream": True, "stream_options": options}
-                )
-                said, reason = "".join(chunk["choices"][0]["text"] for chunk in chunks), chunks[-1]["choices"][0]
-                usage = last["usage"]
-                assert len(chunks) == cut + len(stop)
-            else:
-                answer = await caller.complete(**call)
-                reason, usage = answer["choices"][0], answer["usage"]
-                said = reason["text"]
-            assert said == text[:cut]
-            assert reason["finish_reason"] == "stop"
-            assert usage["completion_tokens"] == cut + len(stop)
+    executor = GatedExecutor()
+    server = a_server(lambda: executor)
+
+    async def asked(asking: Coroutine[Any, Any, Any]) -> Any:
+        """Ask and let a step be computed at a time: all 900 tokens do not come before the engine hears of the stop."""
+        task = asyncio.ensure_future(asking)
+        await until(lambda: executor.lets() and task.done() and not (server.open or executor.contexts))
+        return task.result()
+
+    async with served(server) as caller:
+        call: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 900, "stop": [stop, "never said"]}
+        answer = await asked(caller.complete(**call))
+        assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == (text[:cut], "stop")
+        assert answer["usage"]["completion_tokens"] == cut + len(stop)
+        call |= {"stream": True, "stream_options": {"include_usage": True}}
+        *chunks, last = await asked(caller.chunks("/v1/completions", call))
+        choices = [chunk["choices"][0] for chunk in chunks]
+        assert ("".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]) == (text[:cut], "stop")
+        assert last["usage"]["completion_tokens"] == len(chunks) == cut + len(stop)
         assert await ends(caller) == {"cancelled": 2}
 
 
