@@ -113,6 +113,8 @@ def test_a_log_becomes_a_trace_that_can_be_compared(
     [
         (["gone.jsonl"], "gone.jsonl"),
         (["{log}", "--map", "gone.toml"], "gone.toml"),
+        (["{log}", "--map", ""], "--map: expected a path, found ''"),
+        (["{log}", "--json", ""], "--json: expected a file, or - for standard output, found ''"),
         (["{log}", "--only", "from=soon"], "expected a date and time as 2026-11-21T18:00 or a length of time"),
         (["{log}", "--only", "model=gpt"], "unknown model 'gpt'; known: none"),
         (["{log}", "--only", "status=404"], "none of its 31 requests is left: status 404 keeps 0"),

@@ -163,14 +163,14 @@ def pairs(text: str) -> dict[str, str]:
 
 def document(text: str) -> Path:
     """Return the file of a document; `-` is standard output."""
-    if text.startswith("-") and text != "-":
+    if not text or (text.startswith("-") and text != "-"):
         raise ValueError(f"expected a file, or - for standard output, found {found(text)}")
     return Path(text)
 
 
 def folder(text: str) -> Path:
     """Return a folder or a file."""
-    if text.startswith("-"):
+    if not text or text.startswith("-"):
         raise ValueError(f"expected a path, found {found(text)}")
     return Path(text)
 
