@@ -35,9 +35,8 @@ from fairsched.model.worker import WorkerState, transitions
 from fairsched.policies.batching import RESERVES_BY, Chunked
 from fairsched.policies.catalog import FCFS, BatchLLM, HybridBatchLLM, TetriInferLocal
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.local.queue import Queue, regrouped
-from fairsched.policies.orders import QueuedRequest
-from fairsched.policies.orders.abilities import Regroups
+from fairsched.policies.orders import QueuedRequest, Regroups
+from fairsched.policies.orders.queue import Queue, regrouped
 from fairsched.policies.registry import GATES, LOCAL_POLICIES, local_policy, with_parameters
 
 WAITING, RUNNING, ENTERING, CLIENTS, DOCUMENTS, BLOCK_TOKENS = 10_000, 256, 32, 100, 200, 16

@@ -4,7 +4,6 @@ first.
 
 from fairsched.model.prefix_cache.index import IndexMatch, PrefixIndex, Victim
 from fairsched.model.prefix_cache.index_node import bits
-from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
 from fairsched.model.prefix_cache.tree import (
     NO_NODE,
     ROOT,
@@ -12,6 +11,7 @@ from fairsched.model.prefix_cache.tree import (
     Insertion,
     PrefixCache,
     PrefixTree,
+    SortedTuple,
     common_keys,
     walk,
 )

@@ -40,8 +40,7 @@ from fairsched.model.prefix_cache.index_node import (
     nodes_of,
     rows_of,
 )
-from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree import ROOT, check_shape, holding, walk
+from fairsched.model.prefix_cache.tree import ROOT, SortedTuple, check_shape, holding, walk
 from fairsched.model.request import KEY_BYTES, Prompt
 
 SCHEMA = 1

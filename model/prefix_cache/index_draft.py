@@ -9,8 +9,7 @@ from immutables import Map, MapMutation
 from msgspec.structs import replace
 
 from fairsched.model.prefix_cache.index_node import NOTHING, IndexNode, Shelf, bits, fewer, less, more, one
-from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree import NO_CHILDREN, ROOT, split
+from fairsched.model.prefix_cache.tree import NO_CHILDREN, ROOT, SortedTuple, split
 from fairsched.model.request import KEY_BYTES, Prompt
 
 

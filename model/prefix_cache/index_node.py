@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 from immutables import Map
 
-from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
-from fairsched.model.prefix_cache.tree import NO_CHILDREN, NO_NODE, ROOT, Span
+from fairsched.model.prefix_cache.tree import NO_CHILDREN, NO_NODE, ROOT, SortedTuple, Span
 from fairsched.model.request import KEY_BYTES, Prompt
 
 ALL_WORKERS = -1

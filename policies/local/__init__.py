@@ -1,5 +1,5 @@
 """The composed policy of one worker: its queue, the rules of admission, what may be done about a refusal (displacing,
-swapping, pausing), and what changes while it runs. Read `policy` first, then `admission`, `state` and `queue`.
+swapping, pausing), and what changes while it runs. Read `policy` first, then `admission` and `state`.
 """
 
 from fairsched.policies.local.adapters import LORA_DRAIN, LORA_PAST, AdapterSlots

@@ -31,11 +31,11 @@ from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
 from fairsched.policies.gates import AdmissionTransaction, AnyGate, OpenGate, counts_landed, pauses_debtors
 from fairsched.policies.local.adapters import AdapterSlots
-from fairsched.policies.local.queue import after_insertion, leave, refreshed
 from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, settled, steps_of
-from fairsched.policies.orders import AGE_MASK, Order, QueuedRequest
+from fairsched.policies.orders import AGE_MASK, CacheMatches, Order, QueuedRequest, waits_for_prefix
 from fairsched.policies.orders import abilities as able
+from fairsched.policies.orders.queue import after_insertion, leave, refreshed
 
 LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed, of one prefix together, are passed over for
@@ -161,12 +161,12 @@ class Composition:
     def matches_at(self) -> int | None:
         """The place among the queue's extensions of what knows where in the cache waiting prompts stop matching."""
         kinds = [type(each) for each in self.order.extensions()]
-        return kinds.index(able.CacheMatches) if able.CacheMatches in kinds else None
+        return kinds.index(CacheMatches) if CacheMatches in kinds else None
 
     @cached_property
     def passed_over(self) -> tuple[AdmissionRule, ...]:
         """The rules by which a request is passed over for the next of its group."""
-        return (PREFIX,) if able.waits_for_prefix(self.order) else ()
+        return (PREFIX,) if waits_for_prefix(self.order) else ()
 
     @cached_property
     def held_back(self) -> tuple[AdmissionRule, ...]:
@@ -388,7 +388,7 @@ class AdmissionPass:
         return any(rule.refuses(self, entry) for rule in self.policy.held_back)
 
     def _prefix_is_cached(self, entry: QueuedRequest) -> bool:
-        matches = self.state.queue.extension(able.CacheMatches)
+        matches = self.state.queue.extension(CacheMatches)
         return matches is not None and entry.prefix_is_cached(matches.cached_tokens(entry.request))
 
     def _begins_batch(self, group: int) -> bool:

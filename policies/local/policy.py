@@ -24,15 +24,15 @@ from fairsched.policies.batching import Batch, full_steps
 from fairsched.policies.gates import AnyLeasedGate, pauses_debtors
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local import admission as rules
-from fairsched.policies.local import queue as queues
 from fairsched.policies.local import state as states
 from fairsched.policies.local.admission import wait_reason
 from fairsched.policies.local.pausing import deepest_first, pausing_step
 from fairsched.policies.local.preemption import displaced, freed_tokens, undisplaced
 from fairsched.policies.local.state import AnyLocalState, gone, settled
 from fairsched.policies.local.swapping import swapping_step
-from fairsched.policies.orders import QueuedRequest
-from fairsched.policies.orders.abilities import Promotes, Regroups, Swaps, waits_for_prefix
+from fairsched.policies.orders import QueuedRequest, Regroups, waits_for_prefix
+from fairsched.policies.orders import queue as queues
+from fairsched.policies.orders.abilities import Promotes, Swaps
 
 G = TypeVar("G")
 

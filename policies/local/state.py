@@ -10,10 +10,10 @@ from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
 from fairsched.policies.gates import AnyGate, counts_landed, pauses_debtors
-from fairsched.policies.local.queue import Queue, join, leave
 from fairsched.policies.local.standings import NOT_KNOWN, Standings
 from fairsched.policies.orders import Order, QueuedRequest, QueueExtension
 from fairsched.policies.orders.abilities import Promotions
+from fairsched.policies.orders.queue import Queue, join, leave
 
 G = TypeVar("G")
 

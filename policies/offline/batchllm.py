@@ -29,8 +29,7 @@ from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Theorem
 from fairsched.policies.offline import prefix_groups as pg
 from fairsched.policies.offline.tree import tree_of
-from fairsched.policies.orders import NO_PLACE, QueuedRequest
-from fairsched.policies.orders.abilities import FollowsCache, Regroups
+from fairsched.policies.orders import NO_PLACE, FollowsCache, QueuedRequest, Regroups
 from fairsched.policies.validators import one_of, percent, positive
 
 ALONE_MAX = 0

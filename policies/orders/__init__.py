@@ -1,5 +1,6 @@
 """Orders: one integer for a waiting request, larger goes first, of one kind a file. Read `base` first."""
 
+from fairsched.policies.orders import queue
 from fairsched.policies.orders.ageing import P_AGE_1, P_AGE_2, P_AGE_3, AgeingOrder, key, key_factors
 from fairsched.policies.orders.base import (
     AGE_BITS,
@@ -33,14 +34,15 @@ from fairsched.policies.orders.plain import (
 )
 from fairsched.policies.orders.predicted_output import P_LTR_1, P_TRAIL, ShortestPredicted, ShortestRemaining, predicted
 from fairsched.policies.orders.prompts_first import P_SW_2, PromptsFirst
+from fairsched.policies.orders.queue import CacheMatches, FollowsCache, Regroups, waits_for_prefix
 from fairsched.policies.orders.virtual_finish import VirtualClock, VirtualFinish
 
 __all__ = [
-    "AGE_BITS", "AGE_MASK", "NO_PLACE", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_FS_1", "P_LAR_1",
-    "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder",
-    "Arrival", "DownstreamLevels", "EarliestDeadline", "HolisticShares", "JustInTime", "LarryOrder",
+    "AGE_BITS", "AGE_MASK", "NO_PLACE", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_FS_1", "P_LAR_1", "P_LAR_2", "P_LAR_3",
+    "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder", "Arrival", "CacheMatches",
+    "DownstreamLevels", "EarliestDeadline", "FollowsCache", "HolisticShares", "JustInTime", "LarryOrder",
     "LarryPrintedOrder", "LeastSlack", "LongestPrefix", "Order", "PriorityGroups", "PromptsFirst", "QueueExtension",
-    "QueuedRequest", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining", "SkipJoin", "SortedBatches",
-    "VirtualClock", "VirtualFinish", "join_level", "key", "key_factors", "level_after", "predicted", "score_of",
-    "service_left"
+    "QueuedRequest", "Regroups", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining", "SkipJoin",
+    "SortedBatches", "VirtualClock", "VirtualFinish", "join_level", "key", "key_factors", "level_after", "predicted",
+    "queue", "score_of", "service_left", "waits_for_prefix"
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Theorem
 from fairsched.policies.orders import abilities as able
 from fairsched.policies.orders.base import Order, QueuedRequest
+from fairsched.policies.orders.queue import FollowsCache
 from fairsched.policies.validators import one_of, positive
 
 
@@ -60,7 +61,7 @@ class SortedBatches(able.TakesBatches):
 
 
 @attrs.frozen
-class LongestPrefix(able.FollowsCache):
+class LongestPrefix(FollowsCache):
     """Longest cached prefix first (SGLang's LPM).
 
     Of several cold requests with one prefix the first computes it and the others wait for it.
@@ -74,7 +75,7 @@ class LongestPrefix(able.FollowsCache):
 
 
 @attrs.frozen
-class PriorityGroups(able.FollowsCache, able.TakesTurns):
+class PriorityGroups(FollowsCache, able.TakesTurns):
     """The larger the cached share of a prompt, the higher its group; groups take turns (`weighted_round_robin`).
 
     Source: Preble (ICLR'25), the local scheduler.  Group g of P holds requests of which at least g/P and less than
@@ -112,7 +113,7 @@ STEP = TOKENS_MAX // LEVEL
 
 
 @attrs.frozen
-class DownstreamLevels(able.FollowsCache):
+class DownstreamLevels(FollowsCache):
     """Most levels downstream first (or fewest), then the longest cached prefix, to within `STEP` tokens.
 
     Calls that others wait for go before calls that end a program; with `first="downstream"`, programs that are nearly

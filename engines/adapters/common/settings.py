@@ -13,7 +13,8 @@ from msgspec import Meta
 from fairsched.engines.serving import BUDGET_MS, ClientRegistry
 from fairsched.engines.settings import ConfigError, Count, Name, Settings, read_settings
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders.abilities import FollowsCache, preempts
+from fairsched.policies.orders import FollowsCache
+from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.registry import local_policy, parameters, with_parameters
 
 S = TypeVar("S", bound=msgspec.Struct)

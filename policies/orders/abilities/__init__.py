@@ -1,17 +1,10 @@
 """What only some orders need, one ability a file: a class that an order derives from, with what it keeps beside the
 queue.
 
-Read `cache_matching` first.
+Read `promotion` first.
 """
 
 from fairsched.policies.orders.abilities.batches import P_TI_2, TakenBatches, TakesBatches, batch_requests_field
-from fairsched.policies.orders.abilities.cache_matching import (
-    CacheMatches,
-    FollowsCache,
-    Grouped,
-    Regroups,
-    waits_for_prefix,
-)
 from fairsched.policies.orders.abilities.fronts import OWN_MAX, Fronts, Key, KeyRanking, RanksByKey
 from fairsched.policies.orders.abilities.preemption import (
     P_DISPLACED,
@@ -41,8 +34,7 @@ from fairsched.policies.orders.abilities.weighted_round_robin import (
 
 __all__ = [
     "GROUPS_RISE", "OWN_MAX", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS", "P_DISPLACED", "P_SWAP",
-    "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "CacheMatches", "FollowsCache",
-    "FollowsOutput", "Fronts", "Grouped", "Key", "KeyRanking", "Preempts", "Promotes", "Promotions", "RanksByKey",
-    "Regroups", "Swap", "Swaps", "TakenBatches", "TakesBatches", "TakesTurns", "batch_requests_field", "picks_max",
-    "preempts", "round_picks", "turns_max", "waits_for_prefix"
+    "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "FollowsOutput", "Fronts", "Key",
+    "KeyRanking", "Preempts", "Promotes", "Promotions", "RanksByKey", "Swap", "Swaps", "TakenBatches", "TakesBatches",
+    "TakesTurns", "batch_requests_field", "picks_max", "preempts", "round_picks", "turns_max"
 ]  # fmt: skip

@@ -21,7 +21,8 @@ from fairsched.policies.catalog import DLPM, FCFS, VTC
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import keep_debts
-from fairsched.policies.orders.abilities import Promotes, Regroups, TakesBatches
+from fairsched.policies.orders import Regroups
+from fairsched.policies.orders.abilities import Promotes, TakesBatches
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.strategies import worker_states

@@ -152,7 +152,7 @@ def test_a_shipped_policy_reaches_what_it_runs() -> None:
         f"{policies}.gates.authoring.KernelAdmissions.stays",
         f"{policies}.local.policy.ComposedPolicy.decide",
         f"{policies}.local.admission.AdmissionPass.run",
-        f"{policies}.local.queue.join",
+        f"{policies}.orders.queue.join",
         f"{policies}.orders.base.score_of",
         f"{policies}.batching.Chunked.first_chunk",
         f"{model}.algebra.NumpyAlgebra.argmax",

@@ -6,11 +6,15 @@ sees.  A score packs the order's rank and the age of the request into one intege
 larger goes first.
 
 What an order's abilities keep beside that is in `extensions`: they are told of each request that joins or leaves, and
-may choose another head of a group than its best request.
+may choose another head of a group than its best request.  One ability stands here: orders that follow the cache
+(`FollowsCache`).  New blocks can lengthen only the matches that stopped exactly where they begin and go on with their
+first key; an eviction can shorten only those that stopped in the node it cut.  So the work is proportional to what
+changed.  Some also group waiting requests that share a prefix, from time to time (`Regroups`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,16 +23,181 @@ from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.prefix_cache import Eviction, Insertion, PrefixCache, SortedTuple
-from fairsched.model.request import Prompt
-from fairsched.policies import orders
-from fairsched.policies.orders import Order
+from fairsched.model.request import KEY_BYTES, Prompt, Request
 from fairsched.policies.orders import abilities as able
+from fairsched.policies.orders.base import (
+    AGE_BITS,
+    AGE_MASK,
+    NO_PLACE,
+    Order,
+    QueuedRequest,
+    QueueExtension,
+    score_of,
+)
 from fairsched.policies.vectors import grown
 
-Extension = TypeVar("Extension", bound=orders.QueueExtension[Any])
+Extension = TypeVar("Extension", bound=QueueExtension[Any])
+Stopped = Map[int, Map[bytes, SortedTuple[int]]]
 
 _NO_HEADS = np.zeros(0, dtype=np.int64)
 _NO_QUEUE: SortedTuple[int] = SortedTuple()
+_NO_KEYS: Map[bytes, SortedTuple[int]] = Map()
+
+
+# --- orders that follow the cache ------------------------------------------------------------------------------------
+
+
+class FollowsCache(Order):
+    """An order whose rank depends on how much of a prompt is cached.
+
+    With `waits_for_prefix`, a request whose next missing block is being computed for another request waits for it
+    rather than computing it a second time.
+    """
+
+    waits_for_prefix: ClassVar[bool] = False
+
+    def renewed(self, before: int, rank: int) -> int:
+        """Return the rank of a request that waits with the rank `before`, when the cache now gives it `rank`.  O(1)."""
+        return rank
+
+    def extensions(self) -> tuple[QueueExtension[Any], ...]:
+        return (CacheMatches(), *super().extensions())
+
+
+class CacheMatches(QueueExtension[FollowsCache], frozen=True, gc=False):
+    """Where each waiting prompt with keys stops matching (node, blocks), and which stop at a node before a key."""
+
+    stops: Map[int, tuple[int, int]] = Map()
+    stopped: Stopped = Map()
+
+    def joined(
+        self, order: FollowsCache, queued: QueuedRequest, group: int, cache: PrefixCache
+    ) -> tuple["CacheMatches", QueuedRequest]:
+        request = queued.request
+        if not request.prompt.keys:
+            return self, queued
+        match = cache.tree.match(request.prompt)
+        stops = self.stops.set(request.id, (match.node, match.blocks))
+        return CacheMatches(stops, _stop(self.stopped, request, match.node, match.blocks)), queued
+
+    def left(
+        self, order: FollowsCache, queued: QueuedRequest, score: int, group: int, admitted: bool
+    ) -> "CacheMatches":
+        stop = self.stops.get(queued.request.id)
+        if stop is None:
+            return self
+        return CacheMatches(self.stops.delete(queued.request.id), _unstop(self.stopped, queued.request, *stop))
+
+    def cached_tokens(self, request: Request) -> int:
+        """Return the tokens of a waiting request's prompt that it need not compute."""
+        stop = self.stops.get(request.id)
+        return 0 if stop is None else min(stop[1], request.prompt.reusable_blocks) * request.prompt.block_tokens
+
+    def lengthened(self, insertion: Insertion, prompt: Prompt) -> list[int]:
+        """Return the requests that may match more after blocks of `prompt` were cached."""
+        if not self.stopped:
+            return []
+        moved: list[int] = []
+        if insertion.split is not None:
+            at_lower = self.stopped.get(insertion.split[1], _NO_KEYS)
+            for ids in at_lower.values():
+                moved.extend(i for i in ids if self.stops[i][1] <= insertion.matched_blocks)
+        if insertion.new_blocks:
+            start = insertion.matched_blocks * KEY_BYTES
+            ids_there = self.stopped.get(insertion.base, _NO_KEYS).get(prompt.keys[start : start + KEY_BYTES])
+            if ids_there is not None:
+                moved.extend(i for i in ids_there if self.stops[i][1] == insertion.matched_blocks)
+        return moved
+
+    def shortened(self, evictions: tuple[Eviction, ...]) -> list[int]:
+        """Return the requests that match less after blocks left the cache."""
+        moved: list[int] = []
+        for eviction in evictions:
+            for ids in self.stopped.get(eviction.node, _NO_KEYS).values():
+                moved.extend(i for i in ids if self.stops[i][1] > eviction.keep_blocks)
+        return moved
+
+    def matched_again(self, requests: Iterable[Request], cache: PrefixCache) -> "CacheMatches":
+        """Return the same with these requests matched anew."""
+        stops, stopped = self.stops.mutate(), self.stopped
+        for request in requests:
+            match = cache.tree.match(request.prompt)
+            stopped = _stop(_unstop(stopped, request, *stops[request.id]), request, match.node, match.blocks)
+            stops[request.id] = (match.node, match.blocks)
+        return CacheMatches(stops.finish(), stopped)
+
+    def check(self, order: FollowsCache, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
+        stops = {}
+        for queued, _, _ in waiting:
+            if queued.request.prompt.keys:
+                match = cache.tree.match(queued.request.prompt)
+                stops[queued.request.id] = match.node, match.blocks
+        # Each prompt that can be cached stops where the cache says, and is listed there.
+        assert dict(self.stops.items()) == stops
+        assert sorted(i for by_key in self.stopped.values() for ids in by_key.values() for i in ids) == sorted(stops)
+
+
+def _stop(stopped: Stopped, request: Request, node: int, blocks: int) -> Stopped:
+    key = request.prompt.keys[blocks * KEY_BYTES : (blocks + 1) * KEY_BYTES]
+    by_key = stopped.get(node, _NO_KEYS)
+    return stopped.set(node, by_key.set(key, by_key.get(key, _NO_QUEUE).add(request.id)))
+
+
+def _unstop(stopped: Stopped, request: Request, node: int, blocks: int) -> Stopped:
+    key = request.prompt.keys[blocks * KEY_BYTES : (blocks + 1) * KEY_BYTES]
+    by_key = stopped[node]
+    ids = by_key[key].remove(request.id)
+    by_key = by_key.set(key, ids) if ids.size else by_key.delete(key)
+    return stopped.set(node, by_key) if by_key else stopped.delete(node)
+
+
+def waits_for_prefix(order: Order) -> bool:
+    """Return whether the order lets a request wait for a prefix that is being computed for another one."""
+    return isinstance(order, FollowsCache) and order.waits_for_prefix
+
+
+# --- groups of waiting requests ---------------------------------------------------------------------------------------
+
+
+class Regroups(Order):
+    """An order that groups waiting requests that share a prefix, from time to time, and ranks groups.
+
+    It happens before the first admission of a decision, and only if the order says that it is due.  A decision that
+    admits no request groups none, so no decision of a stretch of decode steps can change by it.
+    """
+
+    @abstractmethod
+    def regroups(self, waiting: int, joined: int) -> bool:
+        """Return whether `waiting` requests are to be grouped now, `joined` requests having come since.  O(1)."""
+
+    @abstractmethod
+    def groups_together(self, requests: Sequence[Request]) -> tuple[Ints, Ints] | None:
+        """Return the place of each request's group, and how many tokens that shares; None: no groups are to be made."""
+
+    def extensions(self) -> tuple[QueueExtension[Any], ...]:
+        return (*super().extensions(), Grouped())
+
+
+class Grouped(QueueExtension[Regroups], frozen=True, gc=False):
+    """How many requests had come when those that wait were last grouped, and how many were admitted since one joined.
+
+    An admission must not make it time to group: the next one of the same decision would find other groups.  So those
+    that were `admitted` count as if they waited until another request joins.
+    """
+
+    grouped: int = 0
+    admitted: int = 0
+
+    def joined(
+        self, order: Regroups, queued: QueuedRequest, group: int, cache: PrefixCache
+    ) -> tuple["Grouped", QueuedRequest]:
+        return (Grouped(self.grouped) if self.admitted else self), queued
+
+    def left(self, order: Regroups, queued: QueuedRequest, score: int, group: int, admitted: bool) -> "Grouped":
+        return Grouped(self.grouped, self.admitted + 1) if admitted else self
+
+
+# --- the queue --------------------------------------------------------------------------------------------------------
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):
@@ -38,20 +207,20 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
     score of the next request of group g, NO_SCORE when none of it waits.  `arrivals` counts the requests that came.
     """
 
-    entries: Map[int, orders.QueuedRequest] = Map()
+    entries: Map[int, QueuedRequest] = Map()
     ids: Map[int, int] = Map()
     scores: Map[int, int] = Map()
     queues: Map[int, SortedTuple[int]] = Map()
     heads: Ints = msgspec.field(default_factory=lambda: _NO_HEADS)
     arrivals: int = 0
-    extensions: tuple[orders.QueueExtension[Any], ...] = ()
+    extensions: tuple[QueueExtension[Any], ...] = ()
 
-    def best(self, group: int) -> orders.QueuedRequest:
+    def best(self, group: int) -> QueuedRequest:
         """Return the next request of a group that is not empty: its best one, unless an extension says otherwise.
         O(1)."""
-        return self.entries[self.ids[orders.AGE_MASK - (int(self.heads[group]) & orders.AGE_MASK)]]
+        return self.entries[self.ids[AGE_MASK - (int(self.heads[group]) & AGE_MASK)]]
 
-    def ranked(self, group: int) -> Iterator[orders.QueuedRequest]:
+    def ranked(self, group: int) -> Iterator[QueuedRequest]:
         """Yield the requests of a group that is not empty, from the best score down, and one for each prefix that is
         shared.
 
@@ -60,11 +229,9 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
         queue = self.queues[group]
         score: int | None = queue.last()
         while score is not None:
-            queued = self.entries[self.ids[orders.AGE_MASK - (score & orders.AGE_MASK)]]
+            queued = self.entries[self.ids[AGE_MASK - (score & AGE_MASK)]]
             yield queued
-            score = queue.below(
-                score if queued.place == orders.NO_PLACE else score >> orders.AGE_BITS << orders.AGE_BITS
-            )
+            score = queue.below(score if queued.place == NO_PLACE else score >> AGE_BITS << AGE_BITS)
 
     def extension(self, kind: type[Extension]) -> Extension | None:
         """Return what the ability of that kind keeps; None if the order has no such ability."""
@@ -73,12 +240,12 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
                 return kept
         return None
 
-    def extended(self, extension: orders.QueueExtension[Any]) -> tuple[orders.QueueExtension[Any], ...]:
+    def extended(self, extension: QueueExtension[Any]) -> tuple[QueueExtension[Any], ...]:
         """Return the extensions with this one in place of the one of its kind."""
         return tuple([extension if type(kept) is type(extension) else kept for kept in self.extensions])
 
 
-def join(queue: Queue, order: Order, cache: PrefixCache, queued: orders.QueuedRequest, group: int) -> Queue:
+def join(queue: Queue, order: Order, cache: PrefixCache, queued: QueuedRequest, group: int) -> Queue:
     """Return the queue with one more request.  O(log n + sqrt n), and a match of the prompt if the order follows the
     cache."""
     extensions, cached_tokens, request_id = queue.extensions, 0, queued.request.id
@@ -86,11 +253,11 @@ def join(queue: Queue, order: Order, cache: PrefixCache, queued: orders.QueuedRe
         joined = []
         for kept in extensions:
             extension, queued = kept.joined(order, queued, group, cache)
-            if type(extension) is able.CacheMatches:
+            if type(extension) is CacheMatches:
                 cached_tokens = extension.cached_tokens(queued.request)
             joined.append(extension)
         extensions = tuple(joined)
-    score = orders.score_of(order, order.rank_queued(queued, cached_tokens), queued.age)
+    score = score_of(order, order.rank_queued(queued, cached_tokens), queued.age)
     scores_of_group = queue.queues.get(group, _NO_QUEUE).add(score)
     entries = queue.entries.set(request_id, queued)
     ids = queue.ids.set(queued.age, request_id)
@@ -149,7 +316,7 @@ def after_steps(queue: Queue, order: able.Promotes, steps: int, grouped: bool) -
         queued = replace(queue.entries[request_id], promoted=True)
         group, score = (
             queued.request.client if grouped else 0,
-            orders.score_of(order, order.rank_queued(queued, 0), queued.age),
+            score_of(order, order.rank_queued(queued, 0), queued.age),
         )
         scores = queue.queues[group].remove(queue.scores[request_id]).add(score)
         queue = replace(
@@ -167,7 +334,7 @@ def after_insertion(
     queue: Queue, order: Order, cache: PrefixCache, insertion: Insertion, prompt: Prompt, grouped: bool
 ) -> Queue:
     """Return the queue after blocks of `prompt` were cached: the matches that they lengthen get new scores."""
-    matches = queue.extension(able.CacheMatches)
+    matches = queue.extension(CacheMatches)
     moved = matches.lengthened(insertion, prompt) if matches is not None else []
     return _rescored(queue, order, cache, moved, grouped) if moved else queue
 
@@ -176,23 +343,23 @@ def after_eviction(
     queue: Queue, order: Order, cache: PrefixCache, evictions: tuple[Eviction, ...], grouped: bool
 ) -> Queue:
     """Return the queue after blocks left the cache: the matches that stopped beyond what is kept get new scores."""
-    matches = queue.extension(able.CacheMatches)
+    matches = queue.extension(CacheMatches)
     moved = matches.shortened(evictions) if matches is not None else []
     return _rescored(queue, order, cache, moved, grouped) if moved else queue
 
 
 def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], grouped: bool) -> Queue:
     """Match the moved prompts again and update their scores.  O(moved x (match + log n + sqrt n))."""
-    matches, ids = queue.extension(able.CacheMatches), sorted(set(moved))
+    matches, ids = queue.extension(CacheMatches), sorted(set(moved))
     assert matches is not None
-    assert isinstance(order, able.FollowsCache)
+    assert isinstance(order, FollowsCache)
     matches = matches.matched_again([queue.entries[i].request for i in ids], cache)
     scores, queues = queue.scores.mutate(), queue.queues.mutate()
     touched: set[int] = set()
     for request_id in ids:
         queued = queue.entries[request_id]
         rank = order.rank_queued(queued, matches.cached_tokens(queued.request))
-        score = orders.score_of(order, order.renewed(scores[request_id] >> orders.AGE_BITS, rank), queued.age)
+        score = score_of(order, order.renewed(scores[request_id] >> AGE_BITS, rank), queued.age)
         if score != scores[request_id]:
             group = queued.request.client if grouped else 0
             queues[group] = queues[group].remove(scores[request_id]).add(score)
@@ -204,38 +371,36 @@ def _rescored(queue: Queue, order: Order, cache: PrefixCache, moved: list[int], 
 
 def groups_due(queue: Queue, order: Order) -> bool:
     """Return whether the order groups waiting requests, and says that it is time.  O(1)."""
-    if not isinstance(order, able.Regroups):
+    if not isinstance(order, Regroups):
         return False
-    kept = queue.extension(able.Grouped)
+    kept = queue.extension(Grouped)
     return kept is not None and order.regroups(len(queue.entries) + kept.admitted, queue.arrivals - kept.grouped)
 
 
-def regrouped(
-    queue: Queue, order: able.Regroups, grouped: bool, computed: Callable[[orders.QueuedRequest], bool]
-) -> Queue:
+def regrouped(queue: Queue, order: Regroups, grouped: bool, computed: Callable[[QueuedRequest], bool]) -> Queue:
     """Return the queue with waiting requests in new groups, but for those in a group whose prefix is cached or
     `computed` now.
 
     O(n log n) for n waiting, and what the order itself takes.
     """
-    matches = queue.extension(able.CacheMatches)
+    matches = queue.extension(CacheMatches)
     waiting = sorted(queue.entries.values(), key=lambda queued: queued.age)
     cached = {each.request.id: 0 if matches is None else matches.cached_tokens(each.request) for each in waiting}
     loose = [
         each
         for each in waiting
-        if each.place == orders.NO_PLACE or not (each.prefix_is_cached(cached[each.request.id]) or computed(each))
+        if each.place == NO_PLACE or not (each.prefix_is_cached(cached[each.request.id]) or computed(each))
     ]
     together = order.groups_together([each.request for each in loose])
-    alone = [orders.NO_PLACE] * len(loose), [0] * len(loose)
+    alone = [NO_PLACE] * len(loose), [0] * len(loose)
     places, prefixes = alone if together is None else (together[0].tolist(), together[1].tolist())
     entries = queue.entries.mutate()
     for each, place, prefix_tokens in zip(loose, places, prefixes, strict=True):
-        if place != orders.NO_PLACE and not prefix_tokens:
+        if place != NO_PLACE and not prefix_tokens:
             # Alone in its group, it shares what is cached with requests that came before.
             prefix_tokens = cached[each.request.id]
         entries[each.request.id] = replace(each, place=place, prefix_tokens=prefix_tokens)
-    queue = replace(queue, entries=entries.finish(), extensions=queue.extended(able.Grouped(queue.arrivals)))
+    queue = replace(queue, entries=entries.finish(), extensions=queue.extended(Grouped(queue.arrivals)))
     return _ranked_anew(queue, order, grouped, cached)
 
 
@@ -244,7 +409,7 @@ def _ranked_anew(queue: Queue, order: Order, grouped: bool, cached: Mapping[int,
     scores: dict[int, int] = {}
     queues: dict[int, list[int]] = {}
     for request_id, each in queue.entries.items():
-        score = orders.score_of(order, order.rank_queued(each, cached[request_id]), each.age)
+        score = score_of(order, order.rank_queued(each, cached[request_id]), each.age)
         scores[request_id] = score
         queues.setdefault(each.request.client if grouped else 0, []).append(score)
     anew = replace(
@@ -284,10 +449,10 @@ def _with_heads(queue: Queue, order: Order, groups: Iterable[int]) -> Queue:
 
 def _head(
     order: Order,
-    extensions: tuple[orders.QueueExtension[Any], ...],
+    extensions: tuple[QueueExtension[Any], ...],
     group: int,
     queue: SortedTuple[int],
-    entries: Map[int, orders.QueuedRequest],
+    entries: Map[int, QueuedRequest],
     ids: Map[int, int],
     scores: Map[int, int],
 ) -> int:
@@ -327,13 +492,13 @@ def check_queue(queue: Queue, order: Order, cache: PrefixCache, grouped: bool) -
     for queued in sorted(entries.values(), key=lambda queued: queued.age):
         request, score = queued.request, queue.scores[queued.request.id]
         # Every score is the one that the order gives for what is cached now.
-        if isinstance(order, able.FollowsCache):
+        if isinstance(order, FollowsCache):
             rank = order.rank_queued(queued, cache.cached_tokens(request.prompt))
             # One that only rises, or was found together with others, may be another.
-            rank = order.renewed(score >> orders.AGE_BITS, rank)
+            rank = order.renewed(score >> AGE_BITS, rank)
         else:
             rank = order.rank_queued(queued, 0)
-        assert score == orders.score_of(order, rank, queued.age)
+        assert score == score_of(order, rank, queued.age)
         group = request.client if grouped else 0
         groups.setdefault(group, []).append(score)
         waiting.append((queued, group, score))
