@@ -11,7 +11,7 @@ import attrs
 import msgspec
 from markdown import directive, escaped, sentence, table
 
-from fairsched.engines.gateway.blackbox import SCENARIOS
+from fairsched.engines.conformance import SCENARIOS
 from fairsched.engines.logs.access import PRESETS
 from fairsched.engines.settings import field_meanings
 from fairsched.engines.workloads import FORMATS, WORKLOADS

@@ -1,8 +1,8 @@
 """A cluster of two kinds of workers, of which one crashes, one joins and one drains."""
 
-from fairsched.engines.fleet import Crash, Drain, Join, WorkerSpec
 from fairsched.engines.simulation import Reports, Simulator
 from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.fleet import Crash, Drain, Join, WorkerSpec
 from fairsched.model.latency import PRESETS
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.routers import SAL

@@ -1,7 +1,7 @@
 """One deficit for a prefill and a decode worker: two clients whose outputs differ seven times."""
 
-from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import Cluster, simulate
+from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 

@@ -1,8 +1,8 @@
 """Two routers before workers that are split by phase."""
 
-from fairsched.engines.fleet import KvLink, WorkerSpec
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.fleet import KvLink, WorkerSpec
 from fairsched.model.latency import PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.policies.routers import D2LPM, PowerOfTwo

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.gateway.blackbox import LoadReplay, LoadTarget
     from fairsched.engines.gateway.config import (
         CLIENT_HEADER,
         GatewayConfig,
@@ -42,9 +41,9 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CLIENT_HEADER", "UNEXPLAINED", "CallError", "CallerNames", "GatewayConfig", "LeasedWindow", "LimitConfig",
-    "LoadReplay", "LoadTarget", "Share", "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_lines",
-    "access_warnings", "alone", "bound_text", "build", "build_account", "check_files", "gateway_policy", "hashed_key",
-    "leased_policy", "listening", "log_opener", "quota_lines", "read_config", "request_of", "serve", "serving_text",
-    "sized", "supervise", "usage_of", "window_policy", "window_router"
+    "CLIENT_HEADER", "UNEXPLAINED", "CallError", "CallerNames", "GatewayConfig", "LeasedWindow", "LimitConfig", "Share",
+    "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text",
+    "build", "build_account", "check_files", "gateway_policy", "hashed_key", "leased_policy", "listening",
+    "log_opener", "quota_lines", "read_config", "request_of", "serve", "serving_text", "sized", "supervise",
+    "usage_of", "window_policy", "window_router"
 ]  # fmt: skip

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from heapq import heapify
 from typing import Any
 
-from fairsched.engines import fleet
 from fairsched.engines.simulation.calls import CallGraph
 from fairsched.engines.simulation.control_plane import ControlPlane, Reports
 from fairsched.engines.simulation.dispatcher import Dispatcher
 from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORTS_ARE_DUE, WORKER_CHANGES, EventLoop
 from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.simulated_worker import PolicyStallError, SimulatedWorker, WorkerPool
+from fairsched.engines.workloads import fleet
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event, WorkerDraining, WorkerJoined, WorkerLeft, configured
 from fairsched.model.latency import LatencyModel

@@ -1,10 +1,14 @@
-"""Workloads: traces that are read, and workloads that are generated. Read `loading` and `generators/catalog` first."""
+"""Workloads: traces that are read, and workloads that are generated. Read `loading` and `generators/catalog` first.
+
+`fleet` says on what they run: workers, links between them, and what happens to them.
+"""
 
 from typing import TYPE_CHECKING
 
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
+    from fairsched.engines.workloads import fleet
     from fairsched.engines.workloads.accounts import ACCOUNTS, Account, with_account
     from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
     from fairsched.engines.workloads.errors import TraceError, WorkloadError, unknown
@@ -29,7 +33,7 @@ else:
 
 __all__ = [
     "ACCOUNTS", "CLIENTS_SHOWN_MAX", "FORMATS", "GRAMMAR", "ONE_WORKER", "STDIN", "WORKLOADS", "Account", "BatchJobs",
-    "ClientSpec", "Lines", "Progress", "Source", "TokenSource", "TraceError", "WorkloadError", "at_rate", "generate",
-    "lines", "load_trace", "prompt_of", "read_batch", "render_info", "save_workload", "shared_blocks", "trace_info",
-    "unknown", "with_account", "worst_wait_world"
+    "ClientSpec", "Lines", "Progress", "Source", "TokenSource", "TraceError", "WorkloadError", "at_rate", "fleet",
+    "generate", "lines", "load_trace", "prompt_of", "read_batch", "render_info", "save_workload", "shared_blocks",
+    "trace_info", "unknown", "with_account", "worst_wait_world"
 ]  # fmt: skip

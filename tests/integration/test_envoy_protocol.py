@@ -18,7 +18,7 @@ pytest.importorskip("yaml")
 from google.protobuf.json_format import ParseDict  # noqa: E402
 from google.protobuf.struct_pb2 import Value  # noqa: E402
 
-from fairsched.engines.gateway.blackbox import (  # noqa: E402
+from fairsched.engines.conformance import (  # noqa: E402
     CLIENTS,
     SCENARIOS,
     Certificates,

@@ -9,7 +9,7 @@ import attrs
 import msgspec
 from hypothesis import strategies as st
 
-from fairsched.engines.fleet import Change, Crash, Drain, Join, Restart
+from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, Restart
 from fairsched.model.events import Cancelled, Event, Finished, Rejected
 from fairsched.model.plan import ClusterPlan
 from fairsched.model.request import Prompt, Request

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from fairsched.engines.fleet import Restart, WorkerSpec
 from fairsched.engines.logs import CanonicalLog, LogHeader, LogWriter, RunInfo, params_of
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
+from fairsched.engines.workloads.fleet import Restart, WorkerSpec
 from fairsched.model.events import Event
 from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Workload

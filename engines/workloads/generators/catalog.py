@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.workloads import sampling
 from fairsched.engines.workloads.errors import WorkloadError, unknown
+from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.engines.workloads.generators.agents import subagents
 from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split
 from fairsched.engines.workloads.generators.dlpm import llm_judge, long_context_qa, multi_turn, tree_of_thoughts

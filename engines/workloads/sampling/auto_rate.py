@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import attrs
 import msgspec
 
-from fairsched.engines.fleet import WorkerSpec
+from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.prefix_cache import PrefixTree
 from fairsched.model.request import Job, Workload

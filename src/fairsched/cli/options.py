@@ -16,7 +16,6 @@ from cyclopts import Parameter
 
 from fairsched.cli import values
 from fairsched.cli.values import WORKERS_MAX, found
-from fairsched.engines import fleet
 from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
 from fairsched.engines.simulation import Cluster, Predictor, Reports, cpus, latency_model, predictor
 from fairsched.engines.workloads import (
@@ -25,6 +24,7 @@ from fairsched.engines.workloads import (
     Account,
     ClientSpec,
     TraceError,
+    fleet,
     generate,
     load_trace,
     with_account,

@@ -19,8 +19,8 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import Cluster
+from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.latency import PRESETS
 
 Curve = Mapping[float, float]

@@ -21,9 +21,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from fairsched.engines.capacity import SloTarget, nine_slos, outcomes_of, trial
-from fairsched.engines.fleet import KvLink, WorkerSpec
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import at_rate, generate
+from fairsched.engines.workloads.fleet import KvLink, WorkerSpec
 from fairsched.model.latency import GPUS, PRESETS, DecodePiece, LatencyModel
 from fairsched.model.request import Workload
 from fairsched.model.view import Role

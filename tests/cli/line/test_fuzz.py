@@ -391,9 +391,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stubs(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The working directory; and in place of what takes long or listens, the end of the command."""
     from fairsched.cli.commands import calibrate, search
-    from fairsched.engines import gateway, server
+    from fairsched.engines import conformance, gateway, server
     from fairsched.engines.adapters import endpoint_picker
-    from fairsched.engines.gateway import blackbox
     from fairsched.verify import report
 
     def end(*args: object, **keywords: object) -> NoReturn:
@@ -405,7 +404,7 @@ def stubs(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         *((search, "search_fleets"), (search, "replanned"), (report, "outcome_of")),
         *((gateway, "listening"), (gateway, "LoadReplay"), (server, "listening"), (endpoint_picker, "serve")),
-        (blackbox, "conform"),
+        (conformance, "conform"),
     ):
         # Into its dictionary, since asking for a name that is loaded late would load it.
         monkeypatch.setitem(vars(module), name, end)

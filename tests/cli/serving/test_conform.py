@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.gateway import blackbox
-from fairsched.engines.gateway.blackbox import SCENARIOS, CheckedScenario, ScenarioLimits, ScenarioVerdict, read_failure
-from fairsched.engines.gateway.blackbox.script import Record
+from fairsched.engines import conformance
+from fairsched.engines.conformance import SCENARIOS, CheckedScenario, ScenarioLimits, ScenarioVerdict, read_failure
+from fairsched.engines.conformance.script import Record
 from tests.cli.conftest import Figures, Refused
 from tests.support.adapters.http import free_pair
 from tests.support.attacks.processes import gateway
@@ -79,7 +79,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
             found.append(CheckedScenario(scenario, verdict, script, Record(script, [("sent", 1)], {}, True)))
         return found if how["script"] is None else found[1:2]
 
-    monkeypatch.setattr(blackbox, "conform", conform)
+    monkeypatch.setattr(conformance, "conform", conform)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 160])

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis.worker_figures import WORKERS_NAMED, WORKERS_SHOWN, imbalance, worker_figures
-from fairsched.engines.fleet import Change, Crash, Drain, Join
 from fairsched.engines.simulation import Cluster, simulate, simulate_events
 from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join
 from fairsched.model import events as ev
 from fairsched.model.latency import PRESETS
 from fairsched.model.service import concatenate, tables

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import replay
-from fairsched.engines.fleet import KvLink
 from fairsched.engines.logs import LogWriter, RunInfo, params_of
+from fairsched.engines.workloads.fleet import KvLink
 from fairsched.model import worker as transitions
 from fairsched.model.events import Migrated, Rejected, TransferFailed, TransferStarted
 from fairsched.model.view import Role

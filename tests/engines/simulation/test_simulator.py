@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.fleet import Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import ENDS, PolicyStallError
+from fairsched.engines.workloads.fleet import Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.model import events as ev
 from fairsched.model.events import Event
 from fairsched.model.latency import DecodePiece, LatencyModel

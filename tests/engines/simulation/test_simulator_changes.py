@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from fairsched.engines.analysis import explain, replay
 from fairsched.engines.analysis.explained import ExplainError
-from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, Restart, WorkerSpec
 from fairsched.engines.logs import LogWriter, RunInfo, params_of
 from fairsched.engines.simulation import Reports, Simulator, simulate_events
+from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, KvLink, Restart, WorkerSpec
 from fairsched.model import events as ev
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload

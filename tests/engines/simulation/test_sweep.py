@@ -12,9 +12,9 @@ from benchmarks.scaling.rows import scale
 from fairsched import compare
 from fairsched.engines.analysis import Comparison
 from fairsched.engines.capacity import plan, tune
-from fairsched.engines.fleet import Crash
 from fairsched.engines.simulation import Bucketed, Cluster, run_tasks, sweep
 from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.fleet import Crash
 from fairsched.model.request import Slo
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.simulation.runs import run_one
 from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.engines.workloads.sampling.auto_rate import NEAR, missed_tokens, saturation
 from fairsched.model.latency import PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS

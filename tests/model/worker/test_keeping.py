@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import replay
-from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import simulate_events
+from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.events import Admitted, Event
 from fairsched.model.request import Job, Prompt, Workload
 from fairsched.policies.routers import RoundRobin

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import simulate_events
+from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model import worker as transitions
 from fairsched.model.algebra import NO_SCORE, NUMPY
 from fairsched.model.events import Event, Finished, Paused, Preempted

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import assumption_monitor, run_charging
-from fairsched.engines.fleet import Change, Crash, Restart
 from fairsched.engines.simulation import Simulator
+from fairsched.engines.workloads.fleet import Change, Crash, Restart
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Migrated, Rejected
 from fairsched.model.monitor import together

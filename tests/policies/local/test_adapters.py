@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import generate, load_trace, save_workload
+from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.events import Rejected
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.fleet import Change, Crash, Drain, KvLink, Restart, WorkerSpec, host_link
 from fairsched.engines.simulation import Simulator, simulate_events
+from fairsched.engines.workloads.fleet import Change, Crash, Drain, KvLink, Restart, WorkerSpec, host_link
 from fairsched.model.events import Admitted, Arrived, Event, Finished, Preempted, SwappedIn, SwappedOut, Transferred
 from fairsched.model.latency import KV_BYTES, PRESETS, DecodePiece, LatencyModel
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration, StepPlan

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.fleet import Change
 from fairsched.engines.simulation import simulate_events
+from fairsched.engines.workloads.fleet import Change
 from fairsched.model.events import Admitted, Decoded, Finished, Prefilled
 from fairsched.model.latency import PRESETS, DecodePiece, Performance
 from fairsched.model.request import Client, Job, Prompt, Request, Workload

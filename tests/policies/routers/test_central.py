@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.fleet import Change
 from fairsched.engines.simulation import simulate_events
+from fairsched.engines.workloads.fleet import Change
 from fairsched.model.events import NOWHERE, Admitted, Arrived, Event, Finished, Rejected
 from fairsched.model.pricing import Rates, charge_max_reserved
 from fairsched.model.request import Client, Job, Prompt, Request, Workload

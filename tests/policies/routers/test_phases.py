@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.fleet import Change, Crash, KvLink, LinkDown, WorkerSpec
 from fairsched.engines.simulation import simulate_events
+from fairsched.engines.workloads.fleet import Change, Crash, KvLink, LinkDown, WorkerSpec
 from fairsched.model import events as ev
 from fairsched.model.events import Event
 from fairsched.model.latency import PRESETS

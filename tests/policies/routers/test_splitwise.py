@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
 from fairsched.engines.simulation import Simulator, simulate_events
+from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
 from fairsched.model import events as ev
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration

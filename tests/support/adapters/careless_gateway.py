@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from fairsched.engines.gateway.blackbox import CLIENTS
+from fairsched.engines.conformance import CLIENTS
 
 
 class Careless:

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (  # noqa: E402
     PublicFormat,
 )
 
-from fairsched.engines.gateway.blackbox import credentials  # noqa: E402
+from fairsched.engines.conformance import credentials  # noqa: E402
 
 ISSUER, AUDIENCE = "https://id.test", "fairsched"
 

@@ -1,7 +1,7 @@
 """A polite closed-loop client and floods of every kind: coroutines over HTTP, for a gateway in any loop's time.
 
 A flood runs until it is cancelled.  `[tokens 100]` and the like in a prompt say what the made-up model does
-(`engines.gateway.blackbox.mock_server`).
+(`engines.conformance.mock_server`).
 """
 
 import asyncio

@@ -15,9 +15,9 @@ import aiohttp
 import attrs
 import pytest
 
+from fairsched.engines.conformance import MockEngine, MockServer, serving
 from fairsched.engines.gateway import build_account, gateway_policy, listening, read_config
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.blackbox import MockEngine, MockServer, serving
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
 from fairsched.engines.gateway.tls import tls_context

@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import attrs
 
+from fairsched.engines.conformance import MockServers
 from fairsched.engines.gateway import bound_text, gateway_policy, read_config
-from fairsched.engines.gateway.blackbox import MockServers
 from fairsched.engines.gateway.config import hashed_key
 from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.window.leases.leasing import _decoded

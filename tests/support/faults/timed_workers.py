@@ -12,7 +12,6 @@ import attrs
 import pytest
 from msgspec.structs import replace
 
-from fairsched.engines.fleet import WorkerSpec
 from fairsched.engines.serving import BlockKeys
 from fairsched.engines.serving.cluster import LiveCluster, Recipe
 from fairsched.engines.serving.cluster import cluster as live
@@ -21,6 +20,7 @@ from fairsched.engines.serving.cluster.worker import Cadence, Command, ServingRe
 from fairsched.engines.serving.log import EventLog
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
+from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.events import Event
 from fairsched.model.latency import PRESETS
 from fairsched.model.plan import StepPlan

@@ -21,8 +21,8 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from fairsched.engines.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
 from fairsched.engines.simulation import Reports, Simulator
+from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
 from fairsched.model import cluster
 from fairsched.model.events import Event, Finished
 from fairsched.model.latency import LatencyModel

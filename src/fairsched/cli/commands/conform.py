@@ -11,12 +11,12 @@ from cyclopts import Parameter
 from fairsched import __version__
 from fairsched.cli import output, values
 from fairsched.cli.values import Count, File, Folder, Json, PositiveInt, Time
-from fairsched.engines.gateway.blackbox import CLIENTS, SCENARIOS, ScenarioLimits
+from fairsched.engines.conformance import CLIENTS, SCENARIOS, ScenarioLimits
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fairsched.engines.gateway.blackbox import CallScript, CheckedScenario, Credentials
+    from fairsched.engines.conformance import CallScript, CheckedScenario, Credentials
 
 FAILED = 1
 """Exit status where a scenario fails."""
@@ -84,8 +84,8 @@ def conform(
         replay: send the calls of such a file again
     """
     # Only here, so that help works without the extra.
-    from fairsched.engines.gateway.blackbox import Gateways, read_failure, write_failure
-    from fairsched.engines.gateway.blackbox import conform as conformed
+    from fairsched.engines.conformance import Gateways, read_failure, write_failure
+    from fairsched.engines.conformance import conform as conformed
 
     for url in urls:
         if not url.startswith(("http://", "https://")):
@@ -154,7 +154,7 @@ def _shown(
     certificates: Path | None,
 ) -> "Credentials":
     """Return what clients show."""
-    from fairsched.engines.gateway.blackbox import Header, Keys
+    from fairsched.engines.conformance import Header, Keys
 
     if sum(each is not None for each in (client_header, tokens, certificates)) > 1:
         raise ValueError("clients are named by one of --client-header, --tokens and --certificates")
@@ -163,7 +163,7 @@ def _shown(
     if tokens is None and certificates is None:
         return Keys(KEYS | dict(key))
     try:
-        from fairsched.engines.gateway.blackbox import Certificates, Tokens
+        from fairsched.engines.conformance import Certificates, Tokens
     except ImportError:
         raise ValueError("tokens and certificates need another package: pip install 'fairsched[jwt]'") from None
     if tokens is not None:

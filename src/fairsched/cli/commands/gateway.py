@@ -272,7 +272,7 @@ def loadtest(
     requests = of_workload.workload(workload)
     # Only here, so that everything above works without the extra.
     from fairsched.engines.analysis import rate, safe_text, time
-    from fairsched.engines.gateway import LoadReplay, LoadTarget
+    from fairsched.engines.conformance import LoadReplay, LoadTarget
 
     target = LoadTarget(url.rstrip("/"), model, client_header, key, ignore_eos)
     replayed = asyncio.run(LoadReplay(requests, target).run())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
+from fairsched.engines.conformance.mock_server import MockEngine, MockServer, serving
 from fairsched.engines.gateway.config import (
     ClientConfig,
     LimitConfig,

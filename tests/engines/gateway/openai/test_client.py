@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
+from fairsched.engines.conformance.mock_server import MockEngine, MockServer, serving
 from fairsched.engines.gateway.config import ClientConfig, QuotasConfig
 from fairsched.engines.gateway.window.leases import MemoryStore
 from tests.support.adapters.gateway_scenarios import World, world

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.gateway.blackbox.script import (
+from fairsched.engines.conformance.script import (
     CERTIFICATE_FLAWS,
     KEY_FLAWS,
     TOKEN_FLAWS,

@@ -14,8 +14,8 @@ from typing import ParamSpec
 import jwt
 import pytest
 
-from fairsched.engines.gateway import blackbox
-from fairsched.engines.gateway.blackbox.script import CERTIFICATE_FLAWS, TOKEN_FLAWS, HeardAnswer, Record, Send
+from fairsched.engines import conformance
+from fairsched.engines.conformance.script import CERTIFICATE_FLAWS, TOKEN_FLAWS, HeardAnswer, Record, Send
 from fairsched.engines.gateway.config import hashed_key
 from fairsched.engines.gateway.identity import CallerNames, Peer
 from fairsched.engines.gateway.window.leases import MemoryStore, Store
@@ -24,12 +24,12 @@ from tests.support.adapters.http import served
 from tests.support.adapters.loops import VirtualLoop
 from tests.support.attacks.virtual import gateway
 
-KEYS = blackbox.Keys({client: f"sk-{client}" for client in blackbox.CLIENTS})
+KEYS = conformance.Keys({client: f"sk-{client}" for client in conformance.CLIENTS})
 KNOWN_BY_KEYS = "".join(
     f'[client.{client}]\nweight = {weight}\nkeys = ["{hashed_key(KEYS.keys[client])}"]\n'
-    for client, weight in blackbox.CLIENTS.items()
+    for client, weight in conformance.CLIENTS.items()
 )
-LIMITS = blackbox.ScenarioLimits.of(4)
+LIMITS = conformance.ScenarioLimits.of(4)
 Instance = Callable[[AsyncExitStack, tuple[str, ...], Path], Awaitable[str]]
 
 
@@ -65,13 +65,13 @@ async def wrong(stack: AsyncExitStack, urls: tuple[str, ...], _: Path) -> str:
 
 @asynccontextmanager
 async def standing(
-    folder: Path, *instances: Instance, shows: blackbox.Credentials = KEYS
-) -> AsyncIterator[blackbox.Suite]:
+    folder: Path, *instances: Instance, shows: conformance.Credentials = KEYS
+) -> AsyncIterator[conformance.Suite]:
     """A suite before instances of a gateway, before two mock servers."""
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
+        servers = await stack.enter_async_context(conformance.MockServers.serve(2, LIMITS.at_once))
         urls = [await instance(stack, servers.urls, folder) for instance in instances]
-        suite = blackbox.Suite(blackbox.Gateways(tuple(urls), shows), servers, LIMITS)
+        suite = conformance.Suite(conformance.Gateways(tuple(urls), shows), servers, LIMITS)
         await suite.ready(5)
         yield suite
 
@@ -97,7 +97,7 @@ def in_virtual_time(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     return run
 
 
-def results(found: list[blackbox.CheckedScenario]) -> Mapping[str, str]:
+def results(found: list[conformance.CheckedScenario]) -> Mapping[str, str]:
     """The results, by scenario."""
     return {each.scenario.name: each.verdict.result for each in found}
 
@@ -108,7 +108,7 @@ async def test_our_gateway_passes_all_that_applies_to_one(tmp_path: Path) -> Non
     async with standing(tmp_path, ours) as suite:
         found = results(await suite.run())
     others = ("two-instances", "two-instances-flood", "tokens", "certificates")
-    assert found == dict.fromkeys(blackbox.SCENARIOS, "passes") | dict.fromkeys(others, "not applicable")
+    assert found == dict.fromkeys(conformance.SCENARIOS, "passes") | dict.fromkeys(others, "not applicable")
 
 
 @in_virtual_time
@@ -122,8 +122,8 @@ async def test_two_gateways_without_a_shared_account_fail_and_the_file_plays_aga
             **dict.fromkeys(("flood", "weights"), "passes"),
             **dict.fromkeys(("two-instances", "two-instances-flood"), "fails"),
         }
-        blackbox.write_failure(path, found[2], suite.limits, "0")
-        script, limits = blackbox.read_failure(path)
+        conformance.write_failure(path, found[2], suite.limits, "0")
+        script, limits = conformance.read_failure(path)
         assert (script, limits) == (found[2].script, LIMITS)
         assert (await suite.play(script)).verdict.result == "fails"
 
@@ -184,9 +184,9 @@ async def test_before_servers_that_are_not_ours_what_callers_hear_is_judged(tmp_
     """Without mock servers of the suite the same gateway passes by the tokens that callers hear, and what only servers
     see does not apply."""
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
+        servers = await stack.enter_async_context(conformance.MockServers.serve(2, LIMITS.at_once))
         url = await ours(stack, servers.urls, tmp_path)
-        suite = blackbox.Suite(blackbox.Gateways((url,), KEYS), None, LIMITS)
+        suite = conformance.Suite(conformance.Gateways((url,), KEYS), None, LIMITS)
         await suite.ready(5)
         found = results(await suite.run(("flood", "starvation", "cancellation", "exactly-once")))
     assert found == {
@@ -199,10 +199,10 @@ async def test_before_servers_that_are_not_ours_what_callers_hear_is_judged(tmp_
 async def test_a_gateway_that_refuses_a_client_is_named(tmp_path: Path) -> None:
     """A key that the gateway does not know is said before anything is measured."""
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(blackbox.MockServers.serve(2, LIMITS.at_once))
+        servers = await stack.enter_async_context(conformance.MockServers.serve(2, LIMITS.at_once))
         url = await ours(stack, servers.urls, tmp_path)
-        suite = blackbox.Suite(
-            blackbox.Gateways((url,), blackbox.Keys({**KEYS.keys, "bronze": "sk-other"})), servers, LIMITS
+        suite = conformance.Suite(
+            conformance.Gateways((url,), conformance.Keys({**KEYS.keys, "bronze": "sk-other"})), servers, LIMITS
         )
         with pytest.raises(ValueError, match=r"does not answer bronze: HTTP 401"):
             await suite.ready(2)
@@ -213,17 +213,17 @@ async def test_a_gateway_that_refuses_a_client_is_named(tmp_path: Path) -> None:
 LISTED = {"token": "jwt", "certificate": "certificates"}
 
 
-def shown(way: str, folder: Path) -> tuple[blackbox.Credentials, Instance]:
+def shown(way: str, folder: Path) -> tuple[conformance.Credentials, Instance]:
     """What callers show, and our gateway that is told of it."""
     known = "".join(
         f'[client.{client}]\nweight = {weight}\n{LISTED[way]} = ["{client}"]\n'
-        for client, weight in blackbox.CLIENTS.items()
+        for client, weight in conformance.CLIENTS.items()
     )
     if way == "token":
-        shows: blackbox.Credentials = blackbox.Tokens(folder)
+        shows: conformance.Credentials = conformance.Tokens(folder)
         known += f'[jwt]\njwks = "{folder}/jwks.json"\nissuer = "https://conform.test"\naudience = "conform"\n'
     else:
-        shows = blackbox.Certificates(folder, blackbox.CLIENTS, ("127.0.0.1",))
+        shows = conformance.Certificates(folder, conformance.CLIENTS, ("127.0.0.1",))
         known += f'[tls]\ncertificate = "{folder}/gateway.pem"\nkey = "{folder}/gateway.key"\n'
         known += f'client_ca = "{folder}/authority.pem"\n'
     identify = "jwt" if way == "token" else way
@@ -263,9 +263,9 @@ async def test_a_gateway_that_checks_neither_fails_and_the_file_plays_again(way:
         count = len({"token": TOKEN_FLAWS, "certificate": CERTIFICATE_FLAWS}[way])
         assert (found.verdict.result, found.verdict.measured) == ("fails", f"{count} of {count} calls")
         assert "expired: HTTP 200" in found.verdict.reason
-        blackbox.write_failure(path, found, suite.limits, "0")
+        conformance.write_failure(path, found, suite.limits, "0")
         assert "ey" + "J" not in path.read_text()
-        script, _ = blackbox.read_failure(path)
+        script, _ = conformance.read_failure(path)
         assert (await suite.play(script)).verdict == found.verdict
     async with standing(tmp_path, wrong) as suite:
         assert (await suite.play(script)).verdict.reason == "clients are known by keys"
@@ -284,7 +284,7 @@ async def test_a_gateway_that_takes_a_token_for_the_client_gives_a_flood_more(
 
 def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     """A check of all but the one thing takes it, and a whole check takes none but the good one."""
-    shows = blackbox.Tokens(tmp_path)
+    shows = conformance.Tokens(tmp_path)
     (key,) = jwt.PyJWKSet.from_json((tmp_path / "jwks.json").read_text()).keys
     skipped = {
         "expired": "verify_exp",
@@ -296,7 +296,9 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     assert skipped.keys() == set(TOKEN_FLAWS) - {"missing"}
 
     def taken(flaw: str, **options: bool) -> bool:
-        token = shows.headers(blackbox.ScriptedCall(1, "gold", 1, flaw=flaw))["authorization"].removeprefix("Bearer ")
+        token = shows.headers(conformance.ScriptedCall(1, "gold", 1, flaw=flaw))["authorization"].removeprefix(
+            "Bearer "
+        )
         good = {"key": key.key, "algorithms": ["RS256"], "audience": "conform", "issuer": "https://conform.test"}
         if "verify_signature" in options:
             # Only the signature is not looked at.
@@ -310,10 +312,10 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     assert taken("")
     assert [flaw for flaw in skipped if taken(flaw)] == []
     assert [flaw for flaw, check in skipped.items() if not taken(flaw, **{check: False})] == []
-    assert shows.headers(blackbox.ScriptedCall(1, "gold", 1, flaw="missing")) == {}
+    assert shows.headers(conformance.ScriptedCall(1, "gold", 1, flaw="missing")) == {}
     (tmp_path / "issuer.key").write_text("none")
     with pytest.raises(ValueError, match="no private key"):
-        blackbox.Tokens(tmp_path)
+        conformance.Tokens(tmp_path)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -322,9 +324,9 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
 def recorded(*journal: tuple[str, int]) -> Record:
     """A record of calls of "a" (odd) and "b" (even) with this journal."""
     numbers = sorted({number for _, number in journal})
-    calls = tuple(blackbox.ScriptedCall(number, "a" if number % 2 else "b", 4) for number in numbers)
+    calls = tuple(conformance.ScriptedCall(number, "a" if number % 2 else "b", 4) for number in numbers)
     heard = {number: HeardAnswer(200, done=1) for number in numbers}
-    return Record(blackbox.CallScript("flood", 0, (Send(calls),)), list(journal), heard, True)
+    return Record(conformance.CallScript("flood", 0, (Send(calls),)), list(journal), heard, True)
 
 
 def test_the_gap_is_counted_only_while_both_wait() -> None:
@@ -340,26 +342,28 @@ def test_the_gap_is_counted_only_while_both_wait() -> None:
 
 def test_scripts_are_drawn_by_their_seed() -> None:
     """The same seed draws the same calls, another one others; numbers are unique."""
-    for scenario in blackbox.SCENARIOS.values():
+    for scenario in conformance.SCENARIOS.values():
         script = scenario.script(1, LIMITS)
         assert script == scenario.script(1, LIMITS)
         assert len(script.calls) == sum(len(step.calls) for step in script.steps if isinstance(step, Send))
-    assert blackbox.SCENARIOS["flood"].script(1, LIMITS) != blackbox.SCENARIOS["flood"].script(2, LIMITS)
+    assert conformance.SCENARIOS["flood"].script(1, LIMITS) != conformance.SCENARIOS["flood"].script(2, LIMITS)
 
 
 @pytest.mark.parametrize(("field", "value"), [("client", "stranger"), ("flaw", "rotten")])
 def test_a_file_with_a_call_that_nobody_can_make_is_refused(field: str, value: str, tmp_path: Path) -> None:
     """By the call's number and what it would show; the same file is read without it."""
-    scenario, path = blackbox.SCENARIOS["tokens"], tmp_path / "failure.json"
+    scenario, path = conformance.SCENARIOS["tokens"], tmp_path / "failure.json"
     script = scenario.script(0, LIMITS)
-    found = blackbox.CheckedScenario(scenario, blackbox.ScenarioVerdict("fails"), script, Record(script, [], {}, True))
-    blackbox.write_failure(path, found, LIMITS, "0")
-    assert blackbox.read_failure(path) == (script, LIMITS)
+    found = conformance.CheckedScenario(
+        scenario, conformance.ScenarioVerdict("fails"), script, Record(script, [], {}, True)
+    )
+    conformance.write_failure(path, found, LIMITS, "0")
+    assert conformance.read_failure(path) == (script, LIMITS)
     document = json.loads(path.read_text())
     document["script"]["steps"][0]["calls"][1][field] = value
     path.write_text(json.dumps(document))
-    with pytest.raises(blackbox.NotAScriptError, match=f"call 2: .*{value}"):
-        blackbox.read_failure(path)
+    with pytest.raises(conformance.NotAScriptError, match=f"call 2: .*{value}"):
+        conformance.read_failure(path)
 
 
 @pytest.mark.parametrize(
@@ -369,5 +373,5 @@ def test_a_file_that_is_no_failure_is_refused(text: str, tmp_path: Path) -> None
     """Its name is said."""
     path = tmp_path / "failure.json"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(blackbox.NotAScriptError, match=r"failure\.json"):
-        blackbox.read_failure(path)
+    with pytest.raises(conformance.NotAScriptError, match=r"failure\.json"):
+        conformance.read_failure(path)

@@ -12,11 +12,11 @@ import aiohttp
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.blackbox import script as steps
-from fairsched.engines.gateway.blackbox.loadtest import first_model, open_session
-from fairsched.engines.gateway.blackbox.mock_server import TOKEN, MockEngine
-from fairsched.engines.gateway.blackbox.scenarios import CLIENTS
-from fairsched.engines.gateway.openai import StreamReader, Usage
+from fairsched.engines.conformance import script as steps
+from fairsched.engines.conformance.loadtest import first_model, open_session
+from fairsched.engines.conformance.mock_server import TOKEN, MockEngine
+from fairsched.engines.conformance.scenarios import CLIENTS
+from fairsched.engines.gateway import StreamReader, Usage
 
 PATH = "/v1/chat/completions"
 SAID_MAX = 120

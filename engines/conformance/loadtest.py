@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.analysis import Measures, Outcomes
-from fairsched.engines.gateway.openai import StreamReader
+from fairsched.engines.gateway import StreamReader
 from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Prefilled, Rejected
 from fairsched.model.request import KEY_BYTES, Job, Prompt, Request, Workload
 from fairsched.model.service import concatenate, tables

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.gateway.blackbox.callers import Credentials, Gateways, Header, Keys
-    from fairsched.engines.gateway.blackbox.credentials import Certificates, Tokens
-    from fairsched.engines.gateway.blackbox.loadtest import LoadReplay, LoadTarget
-    from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
-    from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, ScenarioLimits
-    from fairsched.engines.gateway.blackbox.script import CallScript, NotAScriptError, ScenarioVerdict, ScriptedCall
-    from fairsched.engines.gateway.blackbox.suite import (
+    from fairsched.engines.conformance.callers import Credentials, Gateways, Header, Keys
+    from fairsched.engines.conformance.credentials import Certificates, Tokens
+    from fairsched.engines.conformance.loadtest import LoadReplay, LoadTarget
+    from fairsched.engines.conformance.mock_server import MockEngine, MockServer, serving
+    from fairsched.engines.conformance.scenarios import CLIENTS, SCENARIOS, ScenarioLimits
+    from fairsched.engines.conformance.script import CallScript, NotAScriptError, ScenarioVerdict, ScriptedCall
+    from fairsched.engines.conformance.suite import (
         CheckedScenario,
         MockServers,
         Suite,

@@ -9,12 +9,12 @@ from pathlib import Path
 import attrs
 import msgspec
 
+from fairsched.engines.conformance import script as steps
+from fairsched.engines.conformance.callers import CallerPace, Gateways, Player
+from fairsched.engines.conformance.mock_server import MockEngine, MockServer, serving
+from fairsched.engines.conformance.scenarios import CLIENTS, SCENARIOS, Scenario, ScenarioLimits, Setting
+from fairsched.engines.conformance.script import VERSION
 from fairsched.engines.files import write_whole
-from fairsched.engines.gateway.blackbox import script as steps
-from fairsched.engines.gateway.blackbox.callers import CallerPace, Gateways, Player
-from fairsched.engines.gateway.blackbox.mock_server import MockEngine, MockServer, serving
-from fairsched.engines.gateway.blackbox.scenarios import CLIENTS, SCENARIOS, Scenario, ScenarioLimits, Setting
-from fairsched.engines.gateway.blackbox.script import VERSION
 
 STEP_SECONDS = 0.005
 READY_SECONDS = 0.5

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fairsched.engines.gateway.blackbox.script import CERTIFICATE_FLAWS, MISSING, TOKEN_FLAWS, ScriptedCall, Way
+from fairsched.engines.conformance.script import CERTIFICATE_FLAWS, MISSING, TOKEN_FLAWS, ScriptedCall, Way
 
 ISSUER, AUDIENCE, KEY_ID = "https://conform.test", "conform", "conform-1"
 """What tokens say of their issuer, whom they are for, and which key signed them."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.gateway import LoadReplay, LoadTarget
-from fairsched.engines.gateway.blackbox.loadtest import Replayed, prompt_text
+from fairsched.engines.conformance import LoadReplay, LoadTarget
+from fairsched.engines.conformance.loadtest import Replayed, prompt_text
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from tests.support.adapters.gateway_scenarios import Fake, faked
 from tests.support.adapters.http import served
