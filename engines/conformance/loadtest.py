@@ -94,15 +94,22 @@ def open_session(read_seconds: float) -> aiohttp.ClientSession:
     )
 
 
+class NotListeningError(ValueError):
+    """Nothing takes a connection at an address."""
+
+
 async def first_model(
     http: aiohttp.ClientSession, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | bool = True
 ) -> str:
-    """Return the first model that a server lists.  Raises `ValueError` where it lists none."""
+    """Return the first model that a server lists.  Raises `ValueError` where it lists none, `NotListeningError` where
+    no connection is taken."""
     try:
         async with http.get(f"{url}/v1/models", headers=headers, ssl=tls) as answer:
             name = msgspec.json.decode(await answer.read())["data"][0]["id"]
+    except aiohttp.ClientConnectorError as error:
+        raise NotListeningError(f"nothing listens at {url}: {error.strerror or error}") from None
     except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{url}/v1/models names no model: {error!r}") from None
+        raise ValueError(f"{url}/v1/models names no model: {error or type(error).__name__}") from None
     return str(name)
 
 

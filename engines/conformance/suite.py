@@ -11,13 +11,14 @@ import msgspec
 
 from fairsched.engines.conformance import script as steps
 from fairsched.engines.conformance.callers import CallerPace, Gateways, Player
+from fairsched.engines.conformance.loadtest import NotListeningError
 from fairsched.engines.conformance.mock_server import MockEngine, MockServer, serving
 from fairsched.engines.conformance.scenarios import CLIENTS, SCENARIOS, Scenario, ScenarioLimits, Setting
 from fairsched.engines.conformance.script import VERSION
 from fairsched.engines.files import write_whole
 
 STEP_SECONDS = 0.005
-READY_SECONDS = 0.5
+READY_SECONDS, READY_SECONDS_MAX = 0.5, 60.0
 
 
 @attrs.frozen
@@ -89,9 +90,10 @@ class Suite:
         if pace is not None:
             self._player.pace = pace
 
-    async def ready(self, seconds: float) -> None:
-        """Wait until every client gets an answer at every gateway.  Raises `ValueError` if one does not in time."""
-        end = time.monotonic() + seconds
+    async def ready(self, seconds: float | None = None) -> None:
+        """Wait until every client gets an answer at every gateway.  Raises `ValueError` if one does not in time (None:
+        within a minute, and at once where nothing listens)."""
+        end = time.monotonic() + (READY_SECONDS_MAX if seconds is None else seconds)
         async with self._player as player:
             for gateway, url in enumerate(self.gateways.urls):
                 for client in CLIENTS:
@@ -101,6 +103,8 @@ class Suite:
                             heard = await player.ask(steps.ScriptedCall(0, client, 2, gateway, stream=False))
                             said = heard.lost or f"HTTP {heard.status} {heard.said}"
                         except ValueError as error:
+                            if seconds is None and isinstance(error, NotListeningError):
+                                raise
                             said, heard = str(error), None
                         if heard is not None and heard.answered:
                             break
@@ -147,14 +151,14 @@ async def conform(
     names: Collection[str] = tuple(SCENARIOS),
     script: steps.CallScript | None = None,
     seed: int = 0,
-    wait_seconds: float = 60.0,
+    wait_seconds: float | None = None,
     said: Callable[[Sequence[str]], None] = lambda _: None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[CheckedScenario]:
     """Hold gateways to the scenarios with these names, or to one script; with so many mock servers behind them.
 
     `said` is told the addresses of the mock servers, before anything is asked.  Raises `ValueError` where a gateway
-    does not answer within `wait_seconds`, `OSError` for a port that is taken.
+    does not answer (`Suite.ready`), `OSError` for a port that is taken.
     """
     async with AsyncExitStack() as stack:
         mocked = None

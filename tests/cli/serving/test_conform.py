@@ -111,4 +111,5 @@ def test_bad_input_is_one_line(refused: Refused, tmp_path: Path) -> None:
     assert "at an https:// address" in refused("conform", URL, "--certificates", str(tmp_path))
     assert "nothing.json" in refused("conform", URL, "--replay", str(tmp_path / "nothing.json"))
     assert "cannot be divided" in refused("conform", URL, "--servers", "3")
-    assert f"{URL}" in refused("conform", URL, "--wait", "1ms")
+    assert f"{URL} does not answer gold" in refused("conform", URL, "--wait", "1ms")
+    assert f"nothing listens at {URL}: " in refused("conform", URL)

@@ -58,7 +58,7 @@ def conform(
     certificates: Folder | None = None,
     model: str | None = None,
     scenario: Annotated[tuple[str, ...], values.each(_scenario, "NAME")] = (),
-    wait: Time = 60 * 10**9,
+    wait: Time | None = None,
     replay: File | None = None,
     json: Json = None,
 ) -> int:
@@ -80,7 +80,7 @@ def conform(
             gateway.pem and gateway.key for a gateway to show
         model: the model's name (default: the first that the gateway lists)
         scenario: one of the scenarios (repeat; default: all); those that fail are written to out/conform, to replay
-        wait: for the gateway to answer
+        wait: for a gateway that is still to be started (default: it listens, and answers within a minute)
         replay: send the calls of such a file again
     """
     # Only here, so that help works without the extra.
@@ -115,7 +115,7 @@ def conform(
                 names=tuple(scenario or SCENARIOS),
                 script=script,
                 seed=SEED,
-                wait_seconds=wait / 1e9,
+                wait_seconds=None if wait is None else wait / 1e9,
                 said=lambda urls: print(f"mock servers: {' '.join(urls)}", file=sys.stderr, flush=True),
                 progress=progress,
             )
