@@ -79,16 +79,17 @@ def imported(name: str) -> object:
     Raises `ValueError` where there is no such thing, and for whatever the module raises.
     """
     module, _, attribute = name.partition(":")
+    what = "imported"
     try:
         found: object = getattr(importlib.import_module(module), attribute)
         if isinstance(found, type) and issubclass(found, ComposedPolicy):
+            what = "made without arguments"
             make: Callable[[], object] = found
             return make()
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"policy {name!r} cannot be imported: {error}") from error
     except (Exception, SystemExit) as error:
         # A module runs as it is imported, and its author may make any mistake.
-        raise ValueError(f"policy {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        kind = "" if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: "
+        raise ValueError(f"policy {name!r} cannot be {what}: {kind}{error}") from error
     return found
 
 
@@ -106,7 +107,8 @@ def local_policy(name: str) -> ComposedPolicy:
     if ":" in name:
         own = imported(name)
         if not isinstance(own, ComposedPolicy):
-            raise ValueError(f"policy {name!r} is a {type(own).__name__}, not a composed local policy")
+            kind = f"the class {own.__qualname__}" if isinstance(own, type) else f"a {type(own).__name__}"
+            raise ValueError(f"policy {name!r} is {kind}; a policy of your own is a ComposedPolicy, or a class of them")
         return own
     base, plus, gate = name.partition("+")
     if base not in LOCAL_POLICIES:

@@ -7,9 +7,9 @@ Needs the `cli` extra (rich), imported when a table is printed.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
-from textwrap import fill
 from typing import IO, TYPE_CHECKING, Literal
 
 import attrs
@@ -54,6 +54,8 @@ _NAME_FAIR = 20
 _GUTTER = "  "
 _HEAD_MOST = 16
 """Columns of the name of a run above its figures."""
+_BREAKS = re.compile(r"(?<=[=_:/,])(?!,)|(?<=-)(?![0-9])")
+"""Where a word of a name may go on in the next line: in no number."""
 
 Cell = str | tuple[str, str]
 """A text, or a text and its style."""
@@ -64,17 +66,42 @@ class Column:
     """A column of a table.
 
     `spare` is 0 for what a table is about; of the others the largest goes first where the width is short, of equals the
-    one on the right.  A figure is never cut; names and words are folded.
+    one on the right.  A figure is never cut; names and words are folded.  `name` is the head in one line, where that
+    does not follow.
     """
 
     head: str
     spare: int = 0
     kind: Literal["figure", "word", "name"] = "figure"
+    name: str = ""
 
     @property
     def label(self) -> str:
         """The head in one line."""
-        return " ".join(self.head.replace("-\n", "").split())
+        return self.name or " ".join(self.head.replace("-\n", "").split())
+
+
+def name_lines(name: str, width: int) -> list[str]:
+    """Return a name in lines: broken between words, in words that are too long after their signs, and never in a number
+    that has room on a line.
+
+    >>> name_lines("dlpm quantum=1000000 max_batched_tokens=2048", 16)
+    ['dlpm', 'quantum=1000000', 'max_batched_', 'tokens=2048']
+    """
+    from rich.cells import cell_len, chop_cells
+
+    lines = [""]
+    for word in name.split(" "):
+        if cell_len(f"{lines[-1]} {word}".lstrip()) <= width:
+            lines[-1] = f"{lines[-1]} {word}".lstrip()
+            continue
+        lines.append("")
+        for piece in _BREAKS.split(word):
+            if cell_len(lines[-1] + piece) <= width:
+                lines[-1] += piece
+            else:
+                lines += chop_cells(piece, width)
+    return [line for line in lines if line]
 
 
 def output_width(file: IO[str] | None = None) -> int | None:
@@ -140,6 +167,7 @@ def fitted_table(
         else:
             break
     whole = sum(sizes[i] for i in kept) + len(_GUTTER) * (len(kept) - 1)
+    over = 0 if console.soft_wrap else max(whole - console.width, 0)
     table = Table(
         box=SIMPLE_HEAD,
         show_edge=False,
@@ -148,13 +176,19 @@ def fitted_table(
         border_style="dim",
         width=whole if console.soft_wrap else max(needed(), min(whole, console.width)),
     )
+    heads = [Text(column.head) for column in columns]
     for i in kept:
-        figure = columns[i].kind == "figure"
+        figure, name = (columns[i].kind == kind for kind in ("figure", "name"))
+        if name and over:
+            room = max(sizes[i] - over, min(sizes[i], least))
+            for row in (heads, *texts):
+                lines = [line for part in row[i].plain.split("\n") for line in name_lines(part, room)]
+                row[i] = Text("\n".join(lines), row[i].style)
         table.add_column(
-            Text(columns[i].head),
+            heads[i],
             justify="right" if figure else "left",
-            vertical="top" if columns[i].kind == "name" and sizes[i] > _NAME_LEAST else "bottom",
-            no_wrap=figure,
+            vertical="top" if name and sizes[i] > _NAME_LEAST else "bottom",
+            no_wrap=figure or name,
             overflow="fold",
         )
     for row in texts:
@@ -296,7 +330,8 @@ def client_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
 
 def _run_column(label: str) -> Column:
     """A column of a run's figures."""
-    return Column(fill(safe_text(label), _HEAD_MOST))
+    name = safe_text(label)
+    return Column("\n".join(name_lines(name, _HEAD_MOST)), name=name)
 
 
 def organisation_cells(comparison: Compared, most: int) -> tuple[list[str], list[list[str]]]:

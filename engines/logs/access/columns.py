@@ -117,11 +117,12 @@ def printable(text: str) -> str:
 def read_map(path: Path) -> Columns:
     """Return the map in a TOML file: `field = "column"` or `field = { column = "...", unit = "ms" }`, and `ok = [...]`.
 
-    A column with dots is split when the log is seen not to have it whole.  Raises `ValueError` in one line.
+    A column with dots is split when the log is seen not to have it whole.  Raises `ValueError`, or `OSError` for a
+    file that cannot be read.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path}: {error}") from None
     ok = document.pop("ok", [])
     if not isinstance(ok, list):

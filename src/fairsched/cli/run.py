@@ -12,9 +12,13 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from inspect import BoundArguments
+
     from cyclopts import App
 
 COMMANDS = {
@@ -42,6 +46,10 @@ UNEXPLAINED = 4
 """Exit status where a gap is over its bound and no assumption of the theorem is broken: what was proved is not so."""
 MESSAGE_CHARS_MAX = 1_000
 """A message says no more; the middle is left out."""
+_PIPE_WIDTH = 110
+"""Columns of the list of commands in a pipe."""
+_SUMMARY_AT = 13
+"""The column where what a command does begins."""
 SETTINGS = "fairsched.toml"
 EXTRAS = {
     "cli": ("cyclopts", "rich", "matplotlib", "jinja2"),
@@ -61,11 +69,17 @@ in_force: list[str] = []
 
 def _overview() -> int:
     """Print what there is, without loading anything."""
-    print("Usage: fairsched COMMAND [OPTIONS]; fairsched COMMAND --help has its options.\n")
-    print("Scheduling policies for LLM serving with proved bounds: compare them on your traffic.\n")
+    width = max(get_terminal_size((_PIPE_WIDTH, 0)).columns, 2 * _SUMMARY_AT)
+    for line in (
+        "Usage: fairsched COMMAND [OPTIONS]; fairsched COMMAND --help has its options.",
+        "Scheduling policies for LLM serving with proved bounds: compare them on your traffic.",
+    ):
+        print(fill(line, width), end="\n\n")
     for name, (_, summary) in COMMANDS.items():
-        print(f"  {name:<10} {summary}")
-    print("\n  --version, and --completion bash|zsh|fish, which prints a script for a shell")
+        first = f"  {name:<10} "
+        print(fill(summary, width, initial_indent=first, subsequent_indent=" " * _SUMMARY_AT, break_on_hyphens=False))
+    last = "--version, and --completion bash|zsh|fish, which prints a script for a shell"
+    print(fill(last, width, initial_indent="\n  ", subsequent_indent="  "))
     return 0
 
 
@@ -176,12 +190,31 @@ def _status_of(words: Sequence[str], name: str) -> int:
         fail(f"{name}: {error} (see {name} --help)")
     try:
         status = command(*bound.args, **bound.kwargs)
+    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        raise ValueError(f"{_given_as(bound, error.filename)}{_said(error)}") from None
     except SystemExit as ended:
         # Nothing of ours ends the program below a command; rich does so where the reader of the output is gone.
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
         raise ValueError(f"a module of yours ended the program: exit({ended.code!r})") from None
     return status or 0
+
+
+def _said(error: OSError) -> str:
+    """Return the file that cannot be used, and why."""
+    return str(error) if error.strerror is None else f"{error.filename}: {error.strerror.lower()}"
+
+
+def _given_as(bound: "BoundArguments", file: object) -> str:
+    """Return the option by which a file was given, with a colon; nothing where it was another file's or a place's."""
+    options = {name: value for name, value in bound.arguments.items() if name in bound.kwargs}
+    for group in [value for value in options.values() if hasattr(value, "__dataclass_fields__")]:
+        options |= vars(group)
+    for name, value in options.items():
+        values = value if isinstance(value, tuple) else (value,)
+        if any(str(each) == str(file) for each in values):
+            return f"--{name.replace('_', '-')}: "
+    return ""
 
 
 def _check_settings(app: "App") -> None:

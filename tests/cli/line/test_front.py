@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.cli import main
+from fairsched.cli.run import COMMANDS
 from fairsched.cli.values import positive_int, span, time_ns
 from tests.cli.conftest import Figures, Refused
 
@@ -208,6 +209,18 @@ def test_help_imports_little() -> None:
     ours = {name for name in loaded if name.startswith("fairsched.") and not name.startswith("fairsched.cli")}
     assert ours == set()
     assert not loaded & {"numpy", "attrs", "msgspec", "rich", "cyclopts", "importlib.metadata", "tomllib", "inspect"}
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_the_list_of_commands_fits(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No line is longer than the terminal, and every command is there with all that is said of it."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= columns
+    assert all(" ".join((name, said)) in " ".join(shown.split()) for name, (_, said) in COMMANDS.items())
 
 
 def test_standard_output_that_takes_nothing_is_said(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from rich.cells import cell_len
 from fairsched.cli import main
 from fairsched.cli.output import print_commands
 from fairsched.engines.analysis import Column, safe_text
-from fairsched.engines.analysis.table import fitted_table, open_console, print_lines, print_table
+from fairsched.engines.analysis.table import fitted_table, name_lines, open_console, print_lines, print_table
 from fairsched.engines.files import Unwritable, check_file, whole_file, write_whole
 
 WIDTHS = (60, 80, 100, 160)
@@ -215,6 +215,18 @@ def test_a_table_has_the_width_that_it_is_given(columns: list[Column], width: in
     assert sorted("".join(below.split())) == sorted(
         "".join("".join([row[0], *(row[1 + i] for i in kept)]) for row in rows).replace(" ", "")
     )
+
+
+@given(st.lists(st.tuples(st.sampled_from(["dlpm", "max_batched_tokens", "e2", "llama-3b"]), st.integers(0, 10**9))))
+def test_names_are_broken_in_no_number(params: list[tuple[str, int]]) -> None:
+    """Lines of a run's name fit, have every sign of it, and break no number that fits into a line."""
+    label = " ".join(f"{name}={value}" for name, value in params)
+    for width in (12, 16, 20):
+        lines = name_lines(label, width)
+        assert all(cell_len(line) <= width for line in lines)
+        assert "".join(lines).replace(" ", "") == label.replace(" ", "")
+        numbers = re.findall(r"(?<=[=])[0-9]+", " ".join(lines).replace("= ", "="))
+        assert numbers == [str(value) for _, value in params]
 
 
 @given(st.text("ab日 1.5s%…\u0301", max_size=80), st.integers(12, 60), st.sampled_from(["", "  ", "      "]))

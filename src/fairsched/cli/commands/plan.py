@@ -10,8 +10,9 @@ from fairsched.cli.output import folders, progress_bar, show, writable, write_fi
 from fairsched.cli.values import number
 from fairsched.engines.capacity import BESIDE, plan_sheet, worker_sizes
 from fairsched.engines.capacity import plan as planned
+from fairsched.engines.simulation import router_of
 from fairsched.model.latency import DEFAULT_PRESET
-from fairsched.policies.registry import CLUSTER_POLICIES, unknown
+from fairsched.policies.registry import CLUSTER_POLICIES, local_policy, unknown
 
 EVERY = "all"
 """In place of routers: every one that there is."""
@@ -26,7 +27,7 @@ def plan(
     workload: Source = "demo",
     /,
     *,
-    slo: Targets,
+    slo: Targets | None = None,
     attainment: Annotated[float, values.read(_attainment, "X")] = 0.99,
     latency_model: Annotated[values.Names, Parameter(metavar="NAME|FILE[:GPUS],...")] = (DEFAULT_PRESET,),
     scaled_to: values.Counts = (),
@@ -46,7 +47,7 @@ def plan(
 
     Args:
         workload: a trace, or a generated workload
-        slo: targets of every request that names none, as ttft=2s,tpot=50ms (without a unit: seconds)
+        slo: targets of every request that names none, as ttft=2s,tpot=50ms (without a unit: seconds); needed
         attainment: share of requests that shall keep them
         latency_model: worker sizes to choose from: presets, or files of `fairsched calibrate`; a worker has as many
             GPUs as its model says, or GPUS
@@ -60,11 +61,16 @@ def plan(
     """
     if routers == (EVERY,):
         routers = tuple(name for name in CLUSTER_POLICIES if name != "aladdin")
+    for name in routers:
+        router_of(name)
     settings = _settings(set, ["aladdin", *routers])
     writable(json=json)
     folders(report=report)
     sizes = worker_sizes(latency_model, scaled_to=scaled_to, kv_capacity_tokens=kv_capacity_tokens)
     requests = of_workload.workload(workload, [sizes[0].spec])
+    local_policy(policy)
+    if slo is None:
+        raise ValueError("a plan needs targets: --slo ttft=2s,tpot=50ms")
     with progress_bar() as progress:
         found = planned(
             requests,
