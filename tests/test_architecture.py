@@ -50,7 +50,7 @@ LAYERS = {
         | {"jinja2", "matplotlib", "prometheus_client", "pyarrow", "rich"}
         | {"envoy", "google", "grpc", "grpc_health", "opentelemetry"}
         | {"aiohttp", "cryptography", "jwt", "multidict", "redis", "uvloop", "yarl"}
-        | {"ray", "safetensors", "scipy", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
+        | {"ray", "safetensors", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"cyclopts", "jinja2", "matplotlib", "ray", "rich"}),

@@ -29,15 +29,14 @@ from typing import Any, NamedTuple
 import attrs
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from fairsched.engines.calibration.drive import Clock
+from fairsched.engines.calibration.least_squares import Floats, non_negative
 from fairsched.engines.calibration.meter import KINDS, StepKind, StepMeter, StepSample, StepShape, mape
 from fairsched.engines.serving import BlockKeys, Engine, Executor
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.policies.base import AnyLocalPolicy
 
-Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 FOLDS = 5
@@ -134,9 +133,7 @@ def _solved(steps: _Steps, starts: Sequence[int], kept: Mask) -> Floats:
     from_prefill, solution = steps.prefills, np.zeros(0)
     for _ in range(_ROUNDS_MAX):
         rows = (_rows(steps, starts, from_prefill) / steps.ns[:, None])[kept]
-        scale = np.linalg.norm(rows, axis=0)
-        scale[scale == 0] = 1.0
-        solution = nnls(rows / scale, np.ones(len(rows)))[0] / scale
+        solution = non_negative(rows, np.ones(len(rows)))
         again = _from_prefill(steps, starts, solution)
         if (again == from_prefill).all():
             break

@@ -11,11 +11,9 @@ from typing import Any
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
+from fairsched.engines.calibration.least_squares import Floats, non_negative
 from fairsched.model.latency import DecodePiece, LatencyModel, Performance
-
-Floats = npt.NDArray[np.float64]
 
 PROMPTS = (32, 64, 128, 256, 512, 1024, 2048)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -192,18 +190,9 @@ def _line(x: Floats, values: Sequence[float]) -> tuple[list[int], LineErrors]:
 
 
 def _solved(x: Floats, y: Floats) -> list[float]:
-    """Return least squares on relative errors; a coefficient that would be below 0 is left out, the most negative
-    first."""
-    scaled, kept = x / y[:, None], list(range(x.shape[1]))
-    while True:
-        found = np.linalg.lstsq(scaled[:, kept], np.ones(len(y)), rcond=None)[0]
-        worst = int(found.argmin())
-        if found[worst] >= 0 or len(kept) == 1:
-            break
-        del kept[worst]
-    solution = np.zeros(x.shape[1])
-    solution[kept] = np.maximum(found, 0)
-    return [float(value) for value in solution]
+    """Return coefficients of least relative error, none below 0."""
+    found: list[float] = non_negative(x / y[:, None], np.ones(len(y))).tolist()
+    return found
 
 
 def _errors(said: Floats, y: Floats) -> LineErrors:

@@ -54,7 +54,7 @@ SETTINGS = "fairsched.toml"
 EXTRAS = {
     "cli": ("cyclopts", "rich", "matplotlib", "jinja2"),
     "verify": ("z3", "cvc5", "hypothesis"),
-    "cli,torch": ("torch", "scipy", "safetensors"),
+    "cli,torch": ("torch", "safetensors"),
     "gateway": ("aiohttp",),
     "endpoint-picker": ("envoy", "google", "grpc", "grpc_health"),
     "frame": ("pyarrow",),

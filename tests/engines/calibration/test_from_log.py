@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from fairsched.engines.calibration.from_log import UNLIMITED, LogFit, LogMachine, fit_log
-from fairsched.engines.calibration.from_log.guesses import non_negative
 from fairsched.engines.calibration.from_log.observed import halves, observed, produced
+from fairsched.engines.calibration.least_squares import non_negative
 from fairsched.engines.logs.access import read_access_log
 from fairsched.engines.simulation import latency_model
 from fairsched.model.latency import decoded, encoded
