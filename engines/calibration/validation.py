@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import Outcomes, summary
@@ -166,13 +164,9 @@ def with_slo(workload: Workload, slo: Slo) -> Workload:
 
 def figures(workload: Workload, events: Sequence[Event]) -> RunFigures:
     """Return the figures of a run's events."""
-    outcomes = _outcomes(workload, events)
-    measures = outcomes.measures(None)
-    done = outcomes.finished
-    normalized = (outcomes.finish[done] - outcomes.arrival[done]) / outcomes.output[done]
-    samples = {"ttft_us": measures.ttft_us, "tpot_us": measures.tpot_us, "normalized_latency_us": summary(normalized)}
+    measures = _outcomes(workload, events).measures(None)
     return RunFigures(
-        {f"{name}.{rank}": getattr(samples[name], rank) for name in LATENCIES for rank in PERCENTILES},
+        {f"{name}.{rank}": getattr(getattr(measures, name), rank) for name in LATENCIES for rank in PERCENTILES},
         measures.makespan_us,
         measures.slo_attainment,
     )
@@ -183,21 +177,15 @@ def _outcomes(workload: Workload, events: Sequence[Event]) -> Outcomes:
 
 
 def typical_slo(workload: Workload, events: Sequence[Event]) -> Slo:
-    """Return targets at `SLO_PERCENTILE` of this run."""
+    """Return targets at `SLO_PERCENTILE` of this run, rounded up to whole nanoseconds."""
     outcomes = _outcomes(workload, events)
     begun = outcomes.first >= 0
     several = outcomes.finished & (outcomes.output > 1)
     ttft = outcomes.first[begun] - outcomes.arrival[begun]
     tpot = (outcomes.finish[several] - outcomes.first[several]) / (outcomes.output[several] - 1)
-    return Slo(ttft_ns=_target(ttft), tpot_ns=_target(tpot))
-
-
-def _target(samples: npt.NDArray[Any]) -> int | None:
-    """Return the nearest rank, rounded up to whole nanoseconds."""
-    if not len(samples):
-        return None
-    target: float = np.sort(samples)[(SLO_PERCENTILE * len(samples) + 99) // 100 - 1].item()
-    return math.ceil(target)
+    targets = (getattr(summary(samples, scale=1), f"p{SLO_PERCENTILE}") for samples in (ttft, tpot))
+    ttft_ns, tpot_ns = (None if target is None else math.ceil(target) for target in targets)
+    return Slo(ttft_ns=ttft_ns, tpot_ns=tpot_ns)
 
 
 def step_errors(samples: Sequence[StepSample], latency: LatencyModel) -> tuple[float, dict[str, float | None], float]:
