@@ -6,7 +6,6 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.batch import BatchSummary, order_batch
-    from fairsched.engines.capacity.drift import DriftDetector, DriftState, Shift
     from fairsched.engines.capacity.highest_rate import (
         DELAY,
         METRICS,
@@ -31,8 +30,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan", "DriftDetector", "DriftState",
-    "Goodput", "Quanta", "RateTrial", "Sheet", "Shift", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning",
+    "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan",
+    "Goodput", "Quanta", "RateTrial", "Sheet", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning",
     "attained", "bisected", "fewest", "fitting", "fitting_to", "followed", "goodput", "line",
     "measured", "nine_slos", "order_batch", "outcomes_of", "plan", "plan_sheet", "slo_text", "trial",
     "tune", "tuning_sheet", "worker_sizes"

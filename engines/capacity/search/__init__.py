@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         prefill_only,
         replicated,
     )
-    from fairsched.engines.capacity.search.replanning import replan
+    from fairsched.engines.capacity.search.replanning import DriftDetector, replan
     from fairsched.engines.capacity.search.run import Query, Rated, Search, search_fleets
     from fairsched.engines.capacity.search.space import (
         LINK_BYTES_PER_S,
@@ -36,8 +36,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "LINK_BYTES_PER_S", "OBJECTIVES", "Candidate", "FleetPlan", "FleetPool", "Objective", "Option", "Query", "Rated",
-    "Search", "Space", "best_per_gpu", "decode_only", "fewest_gpus", "fleet_of", "high_affinity",
+    "LINK_BYTES_PER_S", "OBJECTIVES", "Candidate", "DriftDetector", "FleetPlan", "FleetPool", "Objective", "Option",
+    "Query", "Rated", "Search", "Space", "best_per_gpu", "decode_only", "fewest_gpus", "fleet_of", "high_affinity",
     "likely_rate", "low_affinity", "prefill_only", "replan", "replan_sheet", "replicated", "search_fleets",
     "search_sheet"
 ]  # fmt: skip

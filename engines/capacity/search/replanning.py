@@ -1,7 +1,11 @@
 """When a fleet should change: a trace in windows, and a new search where its means have drifted.
 
 `DriftDetector` says when: at the end of a window whose rate or mean length differs from what was planned for.  Then the
-cheapest fleet is looked for that keeps the targets on the window that has just ended.  To change to it costs this:
+cheapest fleet is looked for that keeps the targets on the window that has just ended.
+
+Source: Zhong et al., "DistServe" (OSDI'24), section 4.3: a profiler follows mean input and output lengths and the
+arrival rate, and a significant shift starts the search again.  The paper gives no window and no threshold; here both
+are parameters.  To change the fleet costs this:
 
 loading     workers of a kind of which there were fewer load their weights, all at the same time; a worker that only
             changes its role, or is given up, costs nothing;
@@ -12,20 +16,83 @@ from collections import Counter
 from collections.abc import Sequence
 
 import attrs
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from fairsched.engines.capacity.drift import DriftDetector, WindowCounts
 from fairsched.engines.capacity.highest_rate import SloTarget, outcomes_of
 from fairsched.engines.capacity.search.placement import weights_load_s
 from fairsched.engines.capacity.search.space import Candidate, FleetPlan, Objective
 from fairsched.engines.simulation import Progress, run_tasks
 from fairsched.model.latency import LatencyModel
-from fairsched.model.request import Workload
+from fairsched.model.request import Job, Workload
+from fairsched.policies.validators import positive
 
 LOAD_BYTES_PER_S = 5_000_000_000
 """Weights into a GPU: a local disk of 5 GB/s; chosen here, not measured."""
+
+
+class WindowCounts(msgspec.Struct, frozen=True, gc=False):
+    """What came in a window: requests, and the tokens of their prompts and outputs."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    def plus(self, job: Job) -> "WindowCounts":
+        """Return the window with one more request."""
+        prompt, output = self.prompt_tokens + job.request.prompt.tokens, self.output_tokens + job.output_tokens
+        return WindowCounts(self.requests + 1, prompt, output)
+
+
+@attrs.frozen
+class DriftDetector:
+    """Finds windows whose rate or mean length differs by more than `change_percent`; exact, on integers.
+
+    A window of few requests has no mean to speak of: with fewer than `requests_min` lengths are not compared, and the
+    rate only if the other window has that many.  Windows without any request are passed over.
+    """
+
+    window_us: int = attrs.field(default=300_000_000, validator=positive)
+    """Length of a window."""
+    change_percent: int = attrs.field(default=30, validator=positive)
+    """A mean length or rate that differs by more than this share of the planned one is a shift."""
+    requests_min: int = attrs.field(default=100, validator=positive)
+    """Requests from which on a window has a mean."""
+
+    def plans(self, jobs: Sequence[Job]) -> list[tuple[int, tuple[str, ...], WindowCounts]]:
+        """Return when the fleet is planned, with what has changed, and the window that it is planned for.
+
+        Windows begin with the first request, and the last one, which is not over, is not judged.  The first plan is for
+        the first window.
+        """
+        windows: dict[int, WindowCounts] = {}
+        origin, window_ns = min((job.request.arrival_ns for job in jobs), default=0), self.window_us * 1_000
+        for job in jobs:
+            number = (job.request.arrival_ns - origin) // window_ns
+            windows[number] = windows.get(number, WindowCounts()).plus(job)
+        found: list[tuple[int, tuple[str, ...], WindowCounts]] = []
+        for number, window in sorted(windows.items())[:-1]:
+            changed = self.changed(found[-1][2], window) if found else ()
+            if changed or not found:
+                found.append((origin + (number + 1) * window_ns, changed, window))
+        return found
+
+    def changed(self, before: WindowCounts, after: WindowCounts) -> tuple[str, ...]:
+        """Return what differs between the window of the last plan and another one: rate, prompt, output."""
+        counts = sorted((before.requests, after.requests))
+        rows = (
+            ("rate", counts[1], (before.requests, 1), (after.requests, 1)),
+            ("prompt", counts[0], (before.prompt_tokens, before.requests), (after.prompt_tokens, after.requests)),
+            ("output", counts[0], (before.output_tokens, before.requests), (after.output_tokens, after.requests)),
+        )
+        # new / news differs from old / olds by more than the share, multiplied across.
+        return tuple(
+            name
+            for name, known, (old, olds), (new, news) in rows
+            if known >= self.requests_min and 100 * abs(new * olds - old * news) > self.change_percent * old * news
+        )
 
 
 @attrs.frozen
@@ -103,22 +170,6 @@ class Replan:
         }
 
 
-def shifts(workload: Workload, detector: DriftDetector) -> list[tuple[int, tuple[str, ...], WindowCounts]]:
-    """Return when the fleet is planned, with what has changed, and the window that it is planned for.
-
-    The first plan is for the first window.
-    """
-    state, found = detector.init(), list[tuple[int, tuple[str, ...], WindowCounts]]()
-    for job in workload.jobs:
-        request, before = job.request, state
-        state, shift = detector.observe(state, request.arrival_ns, request.prompt.tokens, job.output_tokens)
-        if shift is not None:
-            found.append((shift.at_ns, shift.changed, shift.after))
-        elif before.planned is None and state.planned is not None:
-            found.append((before.began_ns + detector.window_us * 1_000, (), state.planned))
-    return found
-
-
 def between(workload: Workload, start_ns: int, stop_ns: int) -> Workload:
     """Return the requests that arrive in an interval, on the clock of the trace."""
     return replace(workload, jobs=tuple(job for job in workload.jobs if start_ns <= job.request.arrival_ns < stop_ns))
@@ -157,7 +208,7 @@ def replan(
     for target in targets:
         if target.of_tokens:
             raise ValueError(f"a trace is followed by targets that a request keeps or misses, not by {target.text}")
-    due, window_ns = shifts(workload, detector), detector.window_us * 1_000
+    due, window_ns = detector.plans(workload.jobs), detector.window_us * 1_000
     if not due:
         raise ValueError(f"{workload.name} ends in its first window of {window_ns / 1e9:g} s: a shorter one may do")
     ordered = tuple(sorted(candidates, key=lambda one: (one.fleet.amount(objective), one.text)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import fairsched.engines.capacity.search.run as running
-from fairsched.engines.capacity import DriftDetector, Goodput, RateTrial, SloTarget, attained, goodput, search
+from fairsched.engines.capacity import Goodput, RateTrial, SloTarget, attained, goodput, search
 from fairsched.engines.capacity.search.placement import weights_load_s
 from fairsched.engines.capacity.search.replanning import loading_s
 from fairsched.engines.capacity.search.run import Rated
@@ -20,7 +20,7 @@ from fairsched.model.latency import PRESETS, LatencyModel, pipelined
 from fairsched.model.request import Prompt, Slo, Workload
 
 OPT, OPT2 = PRESETS["opt-13b-a100"], PRESETS["opt-13b-a100-tp2"]
-CODE = generate("azure-code", requests=60, arrivals="poisson")
+CODE = generate("azure-code", requests=30, arrivals="poisson")
 TARGETS = (SloTarget(90, (("ttft", 2e6), ("tpot", 200_000.0))),)
 QUESTION = search.Query(CODE, TARGETS, 0.1)
 
@@ -302,7 +302,7 @@ def test_a_fleet_changes_when_the_rate_does_and_not_before() -> None:
     slow = at_rate(generate("azure-code", requests=60, arrivals="poisson"), 0.5)
     fast = at_rate(generate("azure-code", requests=720, arrivals="poisson", seed=1), 6.0)
     candidates = search.Space((OPT,), gpus=(1, 2, 4, 8), splitting="never").candidates(slow)
-    detector = DriftDetector(window_us=40_000_000, change_percent=50, requests_min=10)
+    detector = search.DriftDetector(window_us=40_000_000, change_percent=50, requests_min=10)
     found = search.replan(_joined(slow, fast), candidates, TARGETS, detector)
     assert found.steps[0].changes
     assert found.steps[0].delayed == 0
@@ -321,7 +321,7 @@ def test_a_steady_trace_has_one_plan() -> None:
     """The first, and nothing after it, since no mean drifts."""
     steady = at_rate(generate("azure-chat", requests=400, arrivals="poisson"), 2.0)
     candidates = search.Space((OPT,), gpus=(1, 2), splitting="never").candidates(steady)
-    found = search.replan(steady, candidates, TARGETS, DriftDetector(window_us=50_000_000, change_percent=60))
+    found = search.replan(steady, candidates, TARGETS, search.DriftDetector(window_us=50_000_000, change_percent=60))
     assert [step.changed for step in found.steps] == [()]
     assert found.changes == ()
 
@@ -339,14 +339,14 @@ def test_traces_that_cannot_be_followed_are_refused() -> None:
     """A trace within one window, and one whose first window no fleet serves."""
     candidates = search.Space((OPT,), gpus=(1,), splitting="never").candidates(CODE)
     with pytest.raises(ValueError, match="ends in its first window of 10000 s: a shorter one may do"):
-        search.replan(CODE, candidates, TARGETS, DriftDetector(window_us=10**10))
+        search.replan(CODE, candidates, TARGETS, search.DriftDetector(window_us=10**10))
     with pytest.raises(ValueError, match="targets that a request keeps or misses, not by P99 tbt <= 1 s"):
-        search.replan(CODE, candidates, (SloTarget(99, (("tbt", 1e6),)),), DriftDetector())
+        search.replan(CODE, candidates, (SloTarget(99, (("tbt", 1e6),)),), search.DriftDetector())
     busy = at_rate(CODE, 50.0)
     with pytest.raises(
         ValueError, match="none of 1 fleets keeps P90 ttft <= 2 s and tpot <= 200 ms on the first window"
     ):
-        search.replan(busy, candidates, TARGETS, DriftDetector(window_us=500_000, requests_min=5))
+        search.replan(busy, candidates, TARGETS, search.DriftDetector(window_us=500_000, requests_min=5))
 
 
 @settings(max_examples=20)

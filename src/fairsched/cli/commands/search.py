@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from fairsched.cli import values
 from fairsched.cli.options import Jobs, Source, WorkloadOptions, processes
 from fairsched.cli.output import folders, progress_bar, show, writable, write_figures
-from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, DriftDetector, SloTarget, nine_slos
+from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, SloTarget, nine_slos
 from fairsched.engines.capacity import search as capacity_search
 from fairsched.engines.simulation import latency_model as model_of
 from fairsched.model.latency import LatencyModel
@@ -127,7 +127,7 @@ def search(
     if replan is not None:
         if journal is not None:
             raise ValueError("--journal is for a search; --replan keeps none")
-        detector = DriftDetector(window_us=replan[0] // 1_000, change_percent=replan[1])
+        detector = capacity_search.DriftDetector(window_us=replan[0] // 1_000, change_percent=replan[1])
         with progress_bar() as progress:
             followed = capacity_search.replan(
                 requests, candidates, targets, detector, objective=per, progress=progress, **where
