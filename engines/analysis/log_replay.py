@@ -16,7 +16,7 @@ from fairsched.engines.analysis.assumptions import Watched, log_assumptions, log
 from fairsched.engines.analysis.figures import UNBROKEN, broken
 from fairsched.model.monitor import Finding
 from fairsched.model.request import Client
-from fairsched.model.serialization import SCHEMA, digest
+from fairsched.model.serialization import digest
 from fairsched.policies.base import AnyLocalPolicy
 
 BuildPolicy = Callable[[logs.LogHeader], AnyLocalPolicy]
@@ -121,8 +121,6 @@ def replay(path: Path, build_policy: BuildPolicy = logs.logged_policy) -> Replay
     # A log sums up decode steps, so it does not say in which order several workers used credit that they share.
     alone = policy.shared_credit is None or len(workers) == 1
     left_out = None if alone else "the workers share credit, whose state it does not tell"
-    if log.footer is not None and log.footer.states_schema != SCHEMA:
-        left_out = f"its policy states are of schema {log.footer.states_schema}, and this library's of schema {SCHEMA}"
     if difference is None and log.footer is not None:
         difference = _difference(log, () if left_out else reports)
     complete = difference is not None or log.footer is not None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from fairsched.engines.logs.log_file import SCHEMA, LogError, LogFooter, LogHeader, line_of
+from fairsched.engines.logs.log_file import SCHEMA, STATES_SCHEMA, LogError, LogFooter, LogHeader, line_of
 from fairsched.model import events as ev
 from fairsched.model.request import GROUPS_MAX, Client, Job, Prompt
 
@@ -169,6 +169,8 @@ class LogReader:
             raise self._error("events", f"{self.events}, the number of events above", self.footer.events)
         if len(self.footer.states) != self.header.run.workers:
             raise self._error("states", f"{self.header.run.workers} digests, one a worker", len(self.footer.states))
+        if self.footer.states_schema != STATES_SCHEMA:
+            raise self._error("states_schema", f"{STATES_SCHEMA}, that of this library", self.footer.states_schema)
         for name, mine, what in (
             ("log_sha256", self._hash.hexdigest(), "events"),
             ("file_sha256", self._file_hash.hexdigest(), "lines"),

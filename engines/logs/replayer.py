@@ -460,12 +460,7 @@ class WorkerReplica(Replica):
                 self._ran(event, transitions.resume(state, request.id, time_ns))
                 return
             state = transitions.sent(state, request.id)
-        came = transitions.arrive(state, request, output_tokens, time_ns, generated)
-        self._ran(replace(event, kv_tokens=0), came)
-        if event.kv_tokens:
-            # A log of before transfers reserved memory: the KV takes its place with the admission.
-            waiting = replace(self.state.queue[request.id], kv_tokens=event.kv_tokens)
-            self.state = replace(self.state, queue=self.state.queue.set(request.id, waiting))
+        self._ran(event, transitions.arrive(state, request, output_tokens, time_ns, generated))
 
     def _received(self, event: ev.Arrived, output_tokens: int) -> WorkerState:
         known = (output_tokens, event.time_ns, event.generated_tokens, event.kv_tokens)

@@ -185,17 +185,6 @@ def test_swapped_hash_and_state_are_found(demo: Written) -> None:
     assert "policy state of worker 0" in (replay_of(raw.replace(last, other_state)).difference or "")
 
 
-def test_states_of_an_older_library_are_left_out(demo: Written) -> None:
-    """The log of a library whose states had other documents replays: events and hash are compared, and it says so."""
-    raw = demo.path.read_bytes()
-    *_, last = raw.splitlines()
-    footer = msgspec.json.decode(last)
-    footer |= {"states_schema": 1, "states": footer["states"][::-1]}
-    report = replay_of(raw.replace(last, msgspec.json.encode(footer)))
-    assert report.equal
-    assert "its policy states are of schema 1" in report.text()
-
-
 def test_another_policy_is_found(demo: Written) -> None:
     """Events replayed by a policy with another parameter lead to another state, and the report says whose."""
     other = Case("dlpm", {"reserve": "optimistic", "quantum": "7"}).build()

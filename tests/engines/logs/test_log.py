@@ -191,8 +191,10 @@ def test_last_line_is_the_last_and_counts(lines: list[bytes], tmp_path: Path) ->
     """Nothing follows the last line, and it knows how many events and workers there were."""
     assert "expected nothing after the last line" in str(error_of(b"\n".join([*lines, lines[-2]]), tmp_path))
     assert "field events: expected" in str(error_of(b"\n".join([*lines[:-2], lines[-1]]), tmp_path))
-    bad = changed(lines[-1], put("states", []))
-    assert "field states: expected 1 digests" in str(error_of(b"\n".join([*lines[:-1], bad]), tmp_path))
+    for field, value, said in (("states", [], "expected 1 digests"), ("states_schema", 0, "that of this library")):
+        bad = changed(lines[-1], put(field, value))
+        assert f"field {field}: expected " in (error := str(error_of(b"\n".join([*lines[:-1], bad]), tmp_path)))
+        assert said in error
 
 
 def test_missing_file_is_said(tmp_path: Path) -> None:
