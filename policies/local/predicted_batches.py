@@ -115,7 +115,8 @@ class PredictedBatches(ComposedPolicy):
             return self._preempt(state, view, batch, -free)
         known = state.standings.updated(self.order, view, 0, state.flights, partial(self._placed, state, view))
         state = state if known is state.standings else replace(state, standings=known)
-        lasts = min([end - view.clock for end, _ in known.ends[:1]] + [self._left(state, view, i) for i in known.young])
+        entering = [self._left(state, view, request_id) for request_id in known.entering(view)]
+        lasts = min([end - view.clock for end, _ in known.ends[:1]] + entering)
         if lasts > 0:
             return self._going_on(view, batch, lasts), state
         late = [i for end, i in known.ends if end <= view.clock]
@@ -131,7 +132,8 @@ class PredictedBatches(ComposedPolicy):
 
     def _placed(self, state: AnyLocalState, view: WorkerView, request_id: int) -> Placed | None:
         """Return when a request that decodes reaches its reservation."""
-        if view.in_flight[request_id].clock_start is None:
+        flight = view.in_flight.get(request_id)
+        if flight is None or flight.clock_start is None:
             return None
         return 0, None, view.clock + self._left(state, view, request_id)
 

@@ -162,7 +162,7 @@ def undisplaced(policy: Composition, state: AnyLocalState, view: WorkerView, pla
     limits.append(turn.stays(turn.choose(queue.heads), view.decoding_clients, view.decoding_counts))
     known, steps = standings(policy, state, view), steps_of(queue)
     limits += [end - view.clock for end, _ in known.ends[:1]]
-    for request_id in known.young:
+    for request_id in known.entering(view):
         queued, generated, promoted_steps = _progress(state, view, request_id, steps)
         limits.append(order.preemption_rank_steps(queued.request, generated, promoted_steps))
     valid = min((limit for limit in limits if limit is not None), default=None)

@@ -70,8 +70,7 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
             return False
         # Some ranks go by the clock and some by steps with output: both went on together, or are not counted.
         together = steps - self.steps == since or not isinstance(order, Promotes)
-        young = sum(request_id in view.in_flight for request_id in self.young)
-        return together and len(view.in_flight) == len(self.placed) + young
+        return together and len(view.in_flight) == len(self.placed) + len(self.entering(view))
 
     def _with(self, found: dict[int, Placed], view: WorkerView, steps: int, young: tuple[int, ...]) -> "Standings":
         """Return the same with some more placed."""
@@ -94,6 +93,13 @@ class Standings(Derived, frozen=True, eq=False, gc=False):
             young,
             bool(view.paused),
         )
+
+    def entering(self, view: WorkerView) -> list[int]:
+        """Return young requests that are in the batch.
+
+        The others have left it with their last chunk, and their token has not left the last stage of a pipeline.
+        """
+        return [request_id for request_id in self.young if request_id in view.in_flight]
 
     def without(self, request_id: int) -> "Standings":
         """Return the same when a request has left the batch.  A copy of the rows that it is in."""

@@ -1,5 +1,6 @@
 """KV that moves while workers and links fail: drawn worlds, and those in which the simulator once failed."""
 
+import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,6 +24,7 @@ from tests.support.faults.worlds import (
     check_world,
     fails,
     fault_world,
+    params_drawn,
     smaller,
 )
 from tests.support.logs import LATENCY, build, recorded
@@ -87,6 +89,15 @@ def test_phases_add_up_whatever_fails(seed: int) -> None:
     world = _unpiped(fault_world(seed))
     watch, steps = check_world(world), check_world(replace(world, leap=False))
     check(watch.workload, watch.simulator, watch.events, steps.events)
+
+
+@pytest.mark.parametrize("policy", ["fastserve", "learning-to-rank", "splitwise-machine", "s3", "pia"])
+def test_requests_whose_token_is_in_the_pipeline_have_left_the_batch(policy: str) -> None:
+    """A policy that ranks running requests, or foresees their ends, passes over those whose token is still to come."""
+    for seed in range(30):
+        world = fault_world(seed)
+        pipelines = tuple(replace(worker, stages=3) for worker in world.workers)
+        check_world(replace(world, policy=policy, params=params_drawn(random.Random(seed), policy), workers=pipelines))
 
 
 def test_bad_fleets_and_links_are_one_line() -> None:

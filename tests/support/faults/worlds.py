@@ -218,7 +218,7 @@ def fault_world(seed: int) -> FaultWorld:
             rng.choice((None, None, None, None, None, None, None, 1)),
         ),
         policy=name,
-        params=_params(rng, name),
+        params=params_drawn(rng, name),
         reports=None if rng.random() < 0.9 else (rng.choice((1, 2)), rng.choice((0, 1)), rng.choice((0.0, 0.4)), 1),
         leap=rng.random() < 0.8,
     )
@@ -245,7 +245,7 @@ def _job(rng: random.Random, i: int) -> FaultJob:
     )
 
 
-def _params(rng: random.Random, name: str) -> dict[str, str]:
+def params_drawn(rng: random.Random, name: str) -> dict[str, str]:
     """Parameters small enough to matter."""
     known = parameters(LOCAL_POLICIES[name])
     drawn = {
