@@ -184,8 +184,8 @@ class _Application:
     async def _prepared(self, request: web.Request, response: web.StreamResponse) -> None:
         if request.path in _CALLED and (call := current()) is not None:
             response.headers[REQUEST_ID] = call.request_id
-        if self._gateway.draining:
-            # Its caller connects again, and to another gateway.
+        if self._gateway.draining or request.method == "CONNECT":
+            # Its caller connects again, and to another gateway; what follows a tunnel that is refused is no call.
             response.headers["Connection"] = "close"
             response.force_close()
         origins = self._gateway.config.cors_origins
@@ -204,8 +204,11 @@ def _peer(request: web.Request) -> Peer:
 
 @web.middleware
 async def _shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer what is refused as OpenAI's servers do."""
+    """Answer what is refused as OpenAI's servers do.  A target is a path, or an address of http (RFC 9112, 3.2): what
+    it says of scheme and host is no more than a `Host` header says."""
     try:
+        if not request.raw_path.lower().startswith(("/", "*", "http://", "https://")):
+            raise openai.CallError(400, "a call names a path, or an address of http or https")
         return await handler(request)
     except openai.CallError as error:
         return refusal(error, request.path)

@@ -36,6 +36,18 @@ _log = logging.getLogger("fairsched.gateway")
 
 WRITE_BYTES = 16 << 10
 """A caller is waited for when so much is on its way to it: what a slow one holds is bounded."""
+_SAID: dict[servers.Why, str] = {
+    "refused": "it takes no connection",
+    "busy": "it is busy",
+    "full": "it has no room for this gateway",
+    "limited": "it limits this caller",
+    "failed": "its answer is none",
+    "lost": "the connection was lost",
+    "error": "it failed",
+    "late": "it took too long",
+    "ours": "the gateway has no connection left",
+}
+"""What a caller hears of a server that failed: no address, and no bytes of it."""
 
 
 @asynccontextmanager
@@ -186,7 +198,7 @@ class Gateway:
         status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(error.why, 502)
         seconds = error.retry_after_seconds
         retry = self.config.limits.retry_after_seconds if seconds is None else math.ceil(seconds)
-        return openai.CallError(status, f"no server answered: {error}", None if status == 502 else retry)
+        return openai.CallError(status, f"no server answered: {_SAID[error.why]}", None if status == 502 else retry)
 
     async def ask(self, request: web.Request, name: str, raw: bytes) -> web.StreamResponse:
         """Answer a call that is not charged, by the first server that does."""
@@ -202,18 +214,18 @@ class Gateway:
                 async with (
                     servers.Watch(self.watches, upstream.server, streams=False) as watch,
                     servers.open_answer(
-                        self.http, upstream, watch, request.method, request.raw_path, sent, raw
+                        self.http, upstream, watch, request.method, request.path, _query(request), sent, raw
                     ) as answer,
                 ):
                     return await _relayed(request, watch, answer)
             except servers.UnsendableError as error:
                 raise openai.CallError(400, str(error)) from None
             except servers.ServerFailedError as error:
-                last = str(error)
+                last = _SAID[error.why]
             except servers.ServerLateError as error:
                 if error.what in ("stalled", "call") or watch.passed:
                     raise ConnectionResetError(f"{error.what} took too long") from None
-                last = f"{upstream.url}: {error.what} took too long"
+                last = f"{error.what} took too long"
             except servers.BrokenError as error:
                 raise ConnectionResetError(str(error)) from None
         raise openai.CallError(502, f"no server answered: {last}")
@@ -255,7 +267,8 @@ class _Try:
             async with (
                 servers.Watch(gateway.watches, server, streams=call.streams) as watch,
                 servers.open_answer(
-                    gateway.http, placed.upstream, watch, "POST", request.raw_path, headers, body
+                    *(gateway.http, placed.upstream, watch),
+                    *("POST", call.endpoint.path, _query(request), headers, body),
                 ) as answer,
             ):
                 self._streams = answer.streams
@@ -273,7 +286,7 @@ class _Try:
             account.cancel(request_id, "broken")
             account.failed(Failed(server, self._name, "failed", str(error)))
             _log.warning("request %d broke off: %s", request_id, error)
-            return await self._break_off(f"the server's answer broke off: {error}")
+            return await self._break_off("the server's answer broke off")
         except BaseException:
             self._left()
             raise
@@ -367,6 +380,12 @@ class _Try:
         except TimeoutError:
             raise ConnectionResetError("the caller takes no bytes") from None
         return response
+
+
+def _query(request: web.Request) -> str:
+    """Return the query of a call.  Of its target nothing else goes on: the path is one of ours, so that no caller
+    chooses where a server's key is sent."""
+    return request.rel_url.raw_query_string
 
 
 async def _begin(

@@ -68,6 +68,21 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert f"{2 * 4096 * 4 + 7_998 * 5:,} cost units" in capsys.readouterr().out
 
 
+def test_the_check_needs_no_other_extra(tmp_path: Path) -> None:
+    """Where only the packages of its own extra are there; what a setting needs beyond them is one line."""
+    ours = ("jinja2", "matplotlib", "scipy", "cvc5", "z3", "grpc", "opentelemetry", "prometheus_client")
+    metrics = f'metrics = true\nadmin_keys = ["{hashed_key("sk-admin-of-the-tests")}"]\n'
+    for text, said in ((PLAIN, "deficit"), (metrics + PLAIN, "pip install 'fairsched[metrics]'")):
+        code = (
+            f"import sys\nfor name in {ours}: sys.modules[name] = None\n"
+            f"from fairsched.cli import main\nsys.exit(main(['gateway', {str(written(tmp_path, text))!r}, '--check']))"
+        )
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert said in run.stdout + run.stderr, run
+        assert "Traceback" not in run.stderr
+        assert run.returncode == (text != PLAIN) * 2
+
+
 def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And warns of what lets any caller in, on the same page as the bound."""
     assert main(["gateway", str(written(tmp_path)), "--check"]) == 0

@@ -6,6 +6,7 @@ a call watches over it (`watch`).
 """
 
 import io
+import secrets
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -15,8 +16,7 @@ import attrs
 from multidict import CIMultiDict
 from yarl import URL
 
-from fairsched.engines.gateway.config import CLIENT_HEADER
-from fairsched.engines.gateway.operations import told_headers
+from fairsched.engines.gateway.operations import REQUEST_ID, told_headers
 from fairsched.engines.gateway.servers.probes import is_our_lack
 from fairsched.engines.gateway.servers.retries import retry_after_seconds
 from fairsched.engines.gateway.servers.target import Upstream, Why
@@ -39,9 +39,13 @@ _HOP = frozenset(
     | {"upgrade", "proxy-connection"}
 )
 """Headers of one connection."""
-_OURS = _HOP | {"host", "content-length", "accept-encoding", "expect", CLIENT_HEADER}
-"""Headers of a call that do not go on as they came: those of the connection, and those that this side makes itself."""
-_THEIRS = _HOP | {"date", "server"}
+_PASSED = frozenset(
+    {"accept", "accept-language", "authorization", "baggage", "content-type", "traceparent", "tracestate", "user-agent"}
+    | {"anthropic-beta", "anthropic-version", "openai-beta", "openai-organization", "openai-project", "x-api-key"}
+)
+"""Headers of a call that go on as they came.  Others say things to a server that are no caller's to say: which of its
+replicas computes, before whom, under whose session."""
+_THEIRS = _HOP | {"date", "server", "location", "set-cookie"}
 """Headers of an answer that do not go on."""
 _BUSY = frozenset({429, 503})
 _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
@@ -128,15 +132,17 @@ async def open_answer(
     watch: Watch,
     method: str,
     path: str,
+    query: str,
     headers: CIMultiDict[str],
     body: bytes,
 ) -> AsyncIterator[ServerAnswer]:
-    """Yield the server's answer to a call.  Raises `ServerFailedError`, and `UnsendableError` before anything was sent.
+    """Yield the server's answer to a call of a path of ours.  Raises `ServerFailedError`, and `UnsendableError` before
+    anything was sent.
 
     Leaving the context closes the connection of an answer that is not whole, so that the server stops.
     """
     try:
-        url = URL(upstream.url + path, encoded=True)
+        url = URL(f"{upstream.url}{path}{'?' * bool(query)}{query}", encoded=True)
         # The client warns of a large body that it writes in one piece.
         data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
         if upstream.host is not None:
@@ -159,7 +165,7 @@ async def open_answer(
     except ConfigError as error:
         raise ServerFailedError("failed", str(error), sent=False) from None
     except (aiohttp.InvalidURL, ValueError) as error:
-        raise UnsendableError(f"the call cannot be forwarded: {error}") from None
+        raise UnsendableError("the call cannot be forwarded: its query or a header is none of HTTP") from error
     except aiohttp.ClientError as error:
         raise ServerFailedError("failed", f"{type(error).__name__}: {error}", sent=True) from None
     try:
@@ -175,7 +181,8 @@ async def open_answer(
 def sent_headers(
     headers: Iterable[tuple[str, str]], name: tuple[str, str] | None, api_key: str | None
 ) -> CIMultiDict[str]:
-    """Return the headers that a server sees: a caller's, the client's `name` as a header, and the server's own key.
+    """Return the headers that a server sees: those of a caller that may pass, the client's `name`, the server's own
+    key, and an id of the call that no other call or try has: some servers fail where one comes twice.
 
     Raises `UnsendableError` for values that are no text in UTF-8, of which the HTTP client would leave bytes out.
     """
@@ -183,15 +190,17 @@ def sent_headers(
     for key, value in given:
         if not value.isascii() and any("\ud800" <= mark <= "\udfff" for mark in value):
             raise UnsendableError(f"the value of the header {key} is no text in UTF-8")
-    dropped = _named(given) | _OURS
+    passed = _PASSED - _named(given)
     if api_key is not None:
-        dropped |= {"authorization", "x-api-key"}
-    sent = CIMultiDict((key, value) for key, value in given if key.lower() not in dropped)
+        passed -= {"authorization", "x-api-key"}
+    sent = CIMultiDict((key, value) for key, value in given if key.lower() in passed)
     if api_key is not None:
         sent["Authorization"] = f"Bearer {api_key}"
     if name is not None:
         sent[name[0]] = name[1]
     sent.update(told_headers())
+    if REQUEST_ID in sent:
+        sent[REQUEST_ID] += f"-{secrets.token_hex(4)}"
     # An answer that is not compressed can be read while it passes by.
     sent["Accept-Encoding"] = "identity"
     return sent
@@ -210,7 +219,8 @@ async def _begun(response: aiohttp.ClientResponse, upstream: Upstream) -> Server
         why: Why = own if status == 429 else "busy"
         again = retry_after_seconds(response.headers.get("Retry-After"))
         raise ServerFailedError(why, f"HTTP {status}", sent=False, retry_after_seconds=again)
-    if status == 502:
+    if status == 502 or 300 <= status < 400:
+        # Where a server sends its callers is no place for those of a gateway.
         raise ServerFailedError("failed", f"HTTP {status}", sent=True)
     try:
         first = await response.content.readany()

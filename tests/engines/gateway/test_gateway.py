@@ -136,7 +136,7 @@ async def test_what_a_caller_sends_takes_no_server_out_and_reaches_no_other_call
     seen: list[tuple[str | None, str | None]] = []
 
     async def answer(request: web.Request) -> web.Response:
-        seen.append((request.headers.get("x-user"), request.headers.get("cookie")))
+        seen.append((request.headers.get("user-agent"), request.headers.get("cookie")))
         response = web.json_response({})
         response.set_cookie("session", "of-the-first")
         return response
@@ -155,7 +155,7 @@ async def test_what_a_caller_sends_takes_no_server_out_and_reaches_no_other_call
             writer.close()
             return status.split()[1]
 
-        assert await ask("x-user: Jörg\r\n".encode()) == b"200"
+        assert await ask("user-agent: Jörg\r\n".encode()) == b"200"
         assert await ask() == b"200"
         assert seen == [("Jörg", None), (None, None)]
         charged = here.status["clients"]["a"]["prompt_tokens"]

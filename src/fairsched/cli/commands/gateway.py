@@ -1,7 +1,7 @@
 """`fairsched gateway` and `loadtest`: a fair queue before servers that stay as they are, and a load to try it with."""
 
 import asyncio
-import importlib
+import importlib.util
 import logging
 import socket
 import sys
@@ -135,6 +135,9 @@ def _check(config: engines_gateway.GatewayConfig, path: Path, shadow: bool) -> N
     if shadow and (config.mode == "priority" or config.state is not None):
         raise ConfigError(f"{path}: --shadow is for mode window without state: a shadow charges no client")
     try:
+        for name, module in (("metrics", "prometheus_client"), ("traces", "opentelemetry")):
+            if getattr(config, name) and importlib.util.find_spec(module) is None:
+                raise ConfigError(f"{name} = true needs another package: pip install 'fairsched[{name}]'")
         engines_gateway.check_files(config)
         engines_gateway.CallerNames(config)
     except ConfigError as error:

@@ -49,18 +49,23 @@ async def sent(here: World, **headers: str) -> Any:
 
 @in_loop
 async def test_a_call_has_one_id_from_its_caller_to_its_server() -> None:
-    """The caller's own is kept and returned; a call without one, or with one that is no plain word, gets a new one,
-    also where it is refused, and on a connection that had another before."""
+    """The caller's own is kept and returned, and its server is told it with what makes it no other's; a call without
+    one, or with one that is no plain word, gets a new one, also where it is refused, and on a connection that had
+    another before."""
     fake = Told()
     async with served(fake.app) as url, world(url) as here:
         answer = await sent(here, **{"x-request-id": "mine-1"})
         assert answer.headers.getall("x-request-id") == ["mine-1"]
-        assert fake.headers[-1]["x-request-id"] == "mine-1"
+        await sent(here, **{"x-request-id": "mine-1"})
+        told = {headers["x-request-id"] for headers in fake.headers}
+        assert len(told) == 2
+        assert all(each.startswith("mine-1-") for each in told)
         ids = {"mine-1"}
         for odd in ("", "two words", "x" * 129, "é"):
             answer = await sent(here, **{"x-request-id": odd})
             (request_id,) = answer.headers.getall("x-request-id")
-            assert fake.headers[-1]["x-request-id"] == request_id not in ids
+            assert fake.headers[-1]["x-request-id"].startswith(f"{request_id}-")
+            assert request_id not in ids
             ids.add(request_id)
         refused = await here.http.post("/v1/completions", content=b"{", headers={"x-client": "a"})
         assert refused.status == 400
