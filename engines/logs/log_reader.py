@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from fairsched.engines.logs.log_file import SCHEMA, STATES_SCHEMA, LogError, LogFooter, LogHeader, line_of
+from fairsched.engines.logs.log_file import SCHEMA, LogError, LogFooter, LogHeader, line_of
 from fairsched.model import events as ev
 from fairsched.model.request import GROUPS_MAX, Client, Job, Prompt
+from fairsched.model.serialization import SCHEMA as STATES_SCHEMA
 
 # Lines that name a prompt by its request; all other lines are the events themselves.
 

@@ -17,7 +17,8 @@ from fairsched.engines.workloads.clients import ClientSpec, assign
 from fairsched.engines.workloads.errors import TraceError, WorkloadError
 from fairsched.engines.workloads.readers import TraceFormat, TraceRow, format_of
 from fairsched.engines.workloads.sampling import check_limit, rate_notes, rate_ratio, scaled_ns
-from fairsched.model.request import TOKENS_MAX, Job, Request, Workload
+from fairsched.model.algebra import Ints
+from fairsched.model.request import TOKENS_MAX, Client, Job, Prompt, Request, Workload
 
 
 def load_trace(
@@ -171,3 +172,15 @@ def at_rate(workload: Workload, rate: float, start_ns: int = 0) -> Workload:
 
     note = f"Arrivals are stretched: {rate:g} requests a second from the first to the last."
     return replace(workload, jobs=tuple(moved(job) for job in workload.jobs), notes=(*workload.notes, note))
+
+
+def workload_of_columns(
+    name: str, clients: tuple[Client, ...], columns: Sequence[Ints], notes: tuple[str, ...] = ()
+) -> Workload:
+    """Return requests given as columns, as a log has them: client, arrival in nanoseconds, tokens of the prompt (which
+    no other shares), tokens of the output, and the most that was asked for."""
+    jobs = tuple(
+        Job(Request(i, client, arrival, Prompt(tokens=prompt), most), output)
+        for i, (client, arrival, prompt, output, most) in enumerate(zip(*(c.tolist() for c in columns), strict=True))
+    )
+    return Workload(name, jobs, clients, notes)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.audit.logs import (
         audit_log,
         audit_models,
-        audit_of,
         is_log,
         logged_workload,
         pools,
@@ -34,7 +33,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "FIGURES", "LEGEND", "Audit", "Judgement", "Threshold", "audit_document", "audit_log", "audit_models", "audit_of",
+    "FIGURES", "LEGEND", "Audit", "Judgement", "Threshold", "audit_document", "audit_log", "audit_models",
     "audit_plots", "audit_scope", "basis", "exit_status", "is_log", "judged", "junit", "logged_workload", "pools",
     "print_audit", "read_thresholds", "verdict", "without_service", "write_audit", "write_audit_frames"
 ]  # fmt: skip

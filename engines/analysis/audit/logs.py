@@ -13,13 +13,14 @@ from fairsched.engines.analysis.audit.reconstruct import evidence_of
 from fairsched.engines.analysis.audit.run_log import read_gateway_logs, read_run_log
 from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.logs import LogHeader, access, logged_policy
-from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.engines.workloads import workload_of_columns
+from fairsched.model.request import Client, Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import unknown
 
 
 def audit_log(
-    path: access.Paths,
+    log: access.AccessLog | access.Paths,
     *,
     weights: Mapping[str, int] | None = None,
     columns: access.Columns | None = None,
@@ -31,12 +32,12 @@ def audit_log(
 ) -> Audit:
     """Return what a log shows of its clients: service, waits, the largest gap and its bound, starvation and gains.
 
-    A client starves when it waits for `starved_after_ns` without service while others get some; gains are over windows
-    of `window_ns`.  An access log may be in several files.  Of it, `weights` are those of clients (1 unless named),
-    `columns` says which column is what (None: guessed), `skip_malformed` leaves out rows that cannot be read, and
-    `filters` those that are not asked for.  All models are taken together, as if they shared what serves them;
-    `audit_models` takes them apart.  Raises `ValueError`, and its kinds `TraceError` and `LogError` for what is wrong
-    in the file.
+    `log` names its files, or is an access log that was read already.  A client starves when it waits for
+    `starved_after_ns` without service while others get some; gains are over windows of `window_ns`.  Of an access log,
+    `weights` are those of clients (1 unless named), `columns` says which column is what (None: guessed),
+    `skip_malformed` leaves out rows that cannot be read, and `filters` those that are not asked for.  All models are
+    taken together, as if they shared what serves them; `audit_models` takes them apart.  Raises `ValueError`, and its
+    kinds `TraceError` and `LogError` for what is wrong in the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> row = '{"client": "a", "start_ms": 0, "latency_ms": 250, "prompt_tokens": 10, "output_tokens": 5}'
@@ -47,21 +48,11 @@ def audit_log(
     >>> [(client.name, client.requests, client.service) for client in found.clients]
     [('a', 1, 20)]
     """
-    evidence = _event_evidence(path, weights, (columns, skip_malformed, filters), progress)
-    if evidence is None:
-        log = access.read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
-        return audit_of(log, weights=weights, starved_after_ns=starved_after_ns, window_ns=window_ns)
-    return findings(evidence, starved_after_ns=starved_after_ns, window_ns=window_ns)
-
-
-def audit_of(
-    log: access.AccessLog,
-    *,
-    weights: Mapping[str, int] | None = None,
-    starved_after_ns: int = 10 * SECOND_NS,
-    window_ns: int = 10 * SECOND_NS,
-) -> Audit:
-    """Return what an access log that was read already shows, as `audit_log` does."""
+    if not isinstance(log, access.AccessLog):
+        logged = _event_evidence(log, weights, (columns, skip_malformed, filters), progress)
+        if logged is not None:
+            return findings(logged, starved_after_ns=starved_after_ns, window_ns=window_ns)
+        log = access.read_access_log(log, columns, skip=skip_malformed, filters=filters, progress=progress)
     evidence = evidence_of(log, _weights(weights or {}, log.clients))
     if len(apart := pools(log)) > 1:
         names = " | ".join(safe_text(name) for name, _ in apart)
@@ -225,28 +216,15 @@ def workload_of_log(log: access.AccessLog) -> Workload:
     kept = np.flatnonzero(log.output > 0)
     origin = int(log.arrival_ns[kept].min(initial=np.iinfo(np.int64).max))
     longest = int(log.output[kept].max(initial=1))
-    known = np.unique(log.client[kept]).tolist()
-    clients = tuple(Client(i, log.clients[client]) for i, client in enumerate(known))
-    number = {client: i for i, client in enumerate(known)}
-    columns = (log.client, log.arrival_ns, log.prompt, log.output, log.most)
-    rows = zip(*(column[kept].tolist() for column in columns), strict=True)
-    jobs = tuple(
-        Job(
-            Request(
-                id=i,
-                client=number[client],
-                arrival_ns=arrival - origin,
-                prompt=Prompt(tokens=max(prompt, 1)),
-                max_output_tokens=max(most, output) if most != access.UNKNOWN else longest,
-            ),
-            output_tokens=output,
-        )
-        for i, (client, arrival, prompt, output, most) in enumerate(rows)
-    )
+    known, client = np.unique(log.client[kept], return_inverse=True)
+    clients = tuple(Client(i, log.clients[one]) for i, one in enumerate(known.tolist()))
+    output, most = log.output[kept], log.most[kept]
+    most = np.where(most == access.UNKNOWN, longest, np.maximum(most, output))
+    columns = (client, log.arrival_ns[kept] - origin, np.maximum(log.prompt[kept], 1), output, most)
     notes = ["Prompts have no contents in an access log: none shares a prefix with another."]
     left = len(log.client) - len(kept)
     if left:
         notes.append(f"Requests without an output, which are left out: {left:,}.")
     if bool((log.most[kept] == access.UNKNOWN).any()):
         notes.append(f"max_output_tokens is {longest:,}, the largest output, where the log does not say it.")
-    return Workload(log.path.name, jobs, clients, tuple(notes))
+    return workload_of_columns(log.path.name, clients, columns, tuple(notes))

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Ending
-from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.engines.workloads import workload_of_columns
+from fairsched.model.request import Client, Workload
 from fairsched.model.service import Ints
 
 Floats = npt.NDArray[np.float64]
@@ -50,14 +51,9 @@ class Observed:
 
     def workload(self) -> Workload:
         """Return the requests as a workload: the simulator sees what the server saw."""
-        known = np.unique(self.client).tolist()
-        number = {client: i for i, client in enumerate(known)}
-        rows = zip(*(column.tolist() for column in (self.client, self.arrival, self.prompt, self.output)), strict=True)
-        jobs = tuple(
-            Job(Request(i, number[client], arrival, Prompt(tokens=prompt), output), output)
-            for i, (client, arrival, prompt, output) in enumerate(rows)
-        )
-        return Workload("log", jobs, tuple(Client(i, str(client)) for i, client in enumerate(known)), ())
+        known, client = np.unique(self.client, return_inverse=True)
+        clients = tuple(Client(i, str(one)) for i, one in enumerate(known.tolist()))
+        return workload_of_columns("log", clients, (client, self.arrival, self.prompt, self.output, self.output))
 
 
 def observed(log: AccessLog) -> Observed:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from fairsched.engines.analysis.audit import Audit, audit_of, pools
+from fairsched.engines.analysis.audit import Audit, audit_log, pools
 from fairsched.engines.calibration.from_log import LIMIT, fit_log
 from fairsched.engines.capacity.advice.advice import Advice
 from fairsched.engines.capacity.advice.effects import Effects, cases, present
@@ -75,7 +75,7 @@ def advise(
         models, log = tuple(name for name, _ in found_pools), only(log, found_pools[0][1])
         weights = {name: weight for name, weight in weights.items() if name in log.clients}
     told("auditing", 0, 0)
-    audit = audit_of(log, weights=weights, starved_after_ns=starved_after_ns)
+    audit = audit_log(log, weights=weights, starved_after_ns=starved_after_ns)
     found = Advice(log, audit, _harmed(audit, starved_after_ns), "leave", weights=weights, models=models)
     if not _waits_are_told(log):
         why = "the log has a first token (or a time in the queue) for too few requests, so waits are not known"

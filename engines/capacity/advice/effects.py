@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.analysis import Comparison, Run, Summary, summary
-from fairsched.engines.analysis.audit import Audit, audit_of
+from fairsched.engines.analysis.audit import Audit, audit_log
 from fairsched.engines.capacity.advice.window import LogWindow
 from fairsched.engines.logs.access import UNKNOWN, AccessLog
 from fairsched.model.service import Ints
@@ -113,7 +113,7 @@ def cases(
     """Return the stretch as it was logged, and each run of the comparison by its label."""
 
     def case(name: str, log: AccessLog, run: Run | None) -> AdvisedCase:
-        return AdvisedCase(name, log, audit_of(log, weights=weights, starved_after_ns=starved_after_ns), run)
+        return AdvisedCase(name, log, audit_log(log, weights=weights, starved_after_ns=starved_after_ns), run)
 
     logged = case("logged", window.as_logged(), None)
     return logged, {

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Ending
-from fairsched.model.request import Client, Job, Prompt, Request, Workload
+from fairsched.engines.workloads import workload_of_columns
+from fairsched.model.request import Client, Workload
 from fairsched.model.service import Ints
 
 Mask = npt.NDArray[np.bool_]
@@ -62,17 +63,13 @@ class LogWindow:
         log, rows = self.log, self.rows
         origin = int(log.arrival_ns[rows[0]])
         prompt = np.maximum(log.prompt[rows] - log.cached[rows], 1)
-        columns = (log.client[rows], log.arrival_ns[rows] - origin, prompt, log.output[rows])
-        jobs = tuple(
-            Job(Request(i, client, arrival, Prompt(tokens=tokens), output), output)
-            for i, (client, arrival, tokens, output) in enumerate(zip(*(c.tolist() for c in columns), strict=True))
-        )
+        columns = (log.client[rows], log.arrival_ns[rows] - origin, prompt, log.output[rows], log.output[rows])
         clients = tuple(Client(i, name, weights.get(name, 1)) for i, name in enumerate(log.clients))
-        return Workload(log.path.name, jobs, clients)
+        return workload_of_columns(log.path.name, clients, columns)
 
     def as_logged(self) -> AccessLog:
         """Return the rows that count, as the log has them."""
-        return _only(self.log, self.rows[self.counted])
+        return self.log.rows(self.rows[self.counted])
 
     def as_simulated(self, requests: dict[str, Ints]) -> AccessLog:
         """Return the rows that count, with the times of a simulation of `workload` (`Run.requests`)."""
@@ -85,7 +82,7 @@ class LogWindow:
         last = int(np.maximum(end, log.end_ns[rows]).max(initial=0))
         done = end != UNKNOWN
         return attrs.evolve(
-            _only(log, rows),
+            log.rows(rows),
             served_ns=np.where(done, admitted if "queue" in log.fields else first, UNKNOWN),
             first_ns=np.where(done, first, UNKNOWN),
             end_ns=np.where(done, end, last),
@@ -118,13 +115,3 @@ def busiest_window(log: AccessLog, most: int) -> LogWindow | None:
     before = np.flatnonzero(end[:start] > arrival[start])
     chosen = np.concatenate([before, np.arange(start, start + most)])
     return LogWindow(log, rows[chosen], chosen >= start, count)
-
-
-def _only(log: AccessLog, rows: Ints) -> AccessLog:
-    """Return some rows of a log; names stay, so that numbers mean the same."""
-    columns = {
-        field.name: getattr(log, field.name)[rows]
-        for field in attrs.fields(AccessLog)
-        if isinstance(getattr(log, field.name), np.ndarray)
-    }
-    return attrs.evolve(log, **columns)

@@ -1,8 +1,11 @@
 """An access log as columns: what it says of each request, and UNKNOWN where it does not."""
 
 from pathlib import Path
+from typing import Any
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
 from fairsched.model.service import Ints
 
@@ -59,6 +62,11 @@ class AccessLog:
     reading: tuple[str, ...]
     notes: tuple[str, ...]
     utc_offset_s: int | None
+
+    def rows(self, kept: npt.NDArray[np.bool_] | Ints) -> "AccessLog":
+        """Return some of the rows; names stay, so that numbers mean the same."""
+        columns: dict[str, Any] = {name: getattr(self, name)[kept] for name in COLUMNS}
+        return attrs.evolve(self, **columns)
 
 
 COLUMNS = tuple(field.name for field in attrs.fields(AccessLog) if field.type is Ints)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.logs.access import values
-from fairsched.engines.logs.access.access_log import COLUMNS, NAMES, AccessLog
+from fairsched.engines.logs.access.access_log import NAMES, AccessLog
 from fairsched.engines.workloads import unknown
 
 _CLASS = re.compile(r"[1-5]xx", re.IGNORECASE)
@@ -120,10 +120,10 @@ def _of_statuses(log: AccessLog, statuses: Sequence[str]) -> npt.NDArray[np.bool
 
 def only(log: AccessLog, keep: npt.NDArray[np.bool_], *notes: str) -> AccessLog:
     """Return the kept rows of the log with the names that they still have, and with these notes before its own."""
-    changed: dict[str, Any] = {name: getattr(log, name)[keep] for name in COLUMNS}
+    log, changed = log.rows(keep), dict[str, Any]()
     for column, field in NAMES.items():
         known: tuple[str, ...] = getattr(log, field)
-        used, again = np.unique(changed[column], return_inverse=True)
+        used, again = np.unique(getattr(log, column), return_inverse=True)
         there = used[used != values.UNKNOWN]
         changed[field] = tuple(known[i] for i in there.tolist())
         changed[column] = again - (len(used) - len(there))
