@@ -10,7 +10,8 @@ from top to bottom:
     cap, landed                     the group is passed over
     memory                          no room: the decision is over
 
-Why a request waits is the first rule that refuses it (`wait_reason`).  What may be done about a refusal, displacing,
+Why a request waits is the first rule that refuses the request itself (`wait_reason`), wherever the pass would come to
+it.  What may be done about a refusal, displacing,
 swapping and pausing, is in files of their own.
 """
 
@@ -50,11 +51,6 @@ class AdmissionRule(NamedTuple):
 
     reason: WaitReason
     refuses: Callable[["AdmissionPass", QueuedRequest], bool]
-
-
-def lacks_credit(room: "AdmissionPass", entry: QueuedRequest) -> bool:
-    """Return whether the request's client waits for credit."""
-    return room.turn is not None and room.turn.lacks_credit(entry.request.client)
 
 
 def over_cap(room: "AdmissionPass", entry: QueuedRequest) -> bool:
@@ -104,9 +100,8 @@ def behind_landed(room: "AdmissionPass", entry: QueuedRequest) -> bool:
 
 
 def behind_others(room: "AdmissionPass", entry: QueuedRequest) -> bool:
-    """Return whether another client, or another request of the same group, goes first."""
-    group = room.group
-    return group != group_of(room.policy.gate, entry.request.client) or room.best(group) is not entry
+    """Return whether another request goes first, of those that the pass does not pass over."""
+    return room.first is not entry
 
 
 def lacks_memory(room: "AdmissionPass", entry: QueuedRequest) -> bool:
@@ -114,7 +109,6 @@ def lacks_memory(room: "AdmissionPass", entry: QueuedRequest) -> bool:
     return room.policy.batching.first_chunk(room.batch, 1) > 0 and not room.fits(entry)
 
 
-CREDIT = AdmissionRule("gate", lacks_credit)
 CAP = AdmissionRule("cap", over_cap)
 PREFIX = AdmissionRule("prefix", prefix_in_progress)
 ADAPTER = AdmissionRule("adapter", lacks_slot)
@@ -176,10 +170,9 @@ class Composition:
 
     @cached_property
     def rules(self) -> tuple[AdmissionRule, ...]:
-        """All rules, in the order in which they say why a request waits."""
-        credit = () if self.ungated else (CREDIT,)
+        """All rules but credit, in the order in which they say why a request waits."""
         cap, landed = ((rule,) if rule in self.held_back else () for rule in (CAP, LANDED))
-        return (*credit, *cap, *self.passed_over, ADAPTER, ORDER, *landed, MEMORY)
+        return (*cap, *self.passed_over, ADAPTER, ORDER, *landed, MEMORY)
 
 
 # --- before a pass ----------------------------------------------------------------------------------------------------
@@ -248,7 +241,7 @@ class AdmissionPass:
         self.passed_over = (*policy.passed_over, ADAPTER) if self.slots else policy.passed_over
         self._foreseen: Foreseen | None = None
         self.refused_steps: int | None = None
-        self.group = NO_GROUP
+        self.first: QueuedRequest | None = None
         self.admissions: list[Admission] = []
         self.swap_in: list[int] = []
         self.moved = 0
@@ -342,6 +335,17 @@ class AdmissionPass:
             entry = self._next(group)
             if entry is not None and not self._held_back(entry):
                 return None if seats > 0 and self.fits(entry) else (group, entry.request.id)
+            if self.turn is None or not self.policy.gate.grouped:
+                return None
+            self.turn.skip(group)
+        return None
+
+    def first_allowed(self) -> QueuedRequest | None:
+        """Return the request that goes first, of those that this pass does not pass over."""
+        while (group := self.chosen()) != NO_GROUP:
+            entry = self._next(group)
+            if entry is not None and not self._held_back(entry):
+                return entry
             if self.turn is None or not self.policy.gate.grouped:
                 return None
             self.turn.skip(group)
@@ -541,12 +545,15 @@ def enter(
 
 
 def wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, request_id: int) -> WaitReason:
-    """Return why a waiting request is not admitted now: the first rule that refuses it, else the step's budget.
+    """Return why a waiting request is not admitted now: credit, the first rule that refuses it, or the step's budget.
 
     O(clients).
     """
     batch, entry = opened(policy, state, view), state.queue.entries[request_id]
     room = AdmissionPass(policy, state, view, batch, free_tokens(policy, view, batch))
-    room.group = room.chosen()
+    room.chosen()
+    if room.turn is not None and room.turn.lacks_credit(entry.request.client):
+        return "gate"
+    room.first = room.first_allowed()
     why: WaitReason = next((rule.reason for rule in policy.rules if rule.refuses(room, entry)), "budget")
     return "swapped" if request_id in view.host.kv and why in ("order", "memory", "budget") else why

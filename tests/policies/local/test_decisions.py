@@ -24,10 +24,10 @@ from fairsched.model.view import WorkerView
 from fairsched.model.worker import NoRoomError
 from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.gates import AnyGate, BandGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, InBatchGate
-from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.local import AdmissionPass, ComposedPolicy
 from fairsched.policies.local.preemption import freed_tokens
 from fairsched.policies.local.state_transfer import migrate
-from fairsched.policies.orders import ShortestPredicted, ShortestRemaining, SkipJoin
+from fairsched.policies.orders import QueuedRequest, ShortestPredicted, ShortestRemaining, SkipJoin
 from fairsched.policies.registry import local_policy
 from fairsched.verify.conformance.local import PolicyMachine, World
 from fairsched.verify.conformance.play import CHANGES
@@ -274,6 +274,28 @@ def notes_of(name: str) -> str:
 def test_decisions_are_those_on_record(name: str) -> None:
     """Every plan, every reason to wait and every account of the load is the recorded one."""
     assert notes_of(name) == json.loads(RECORD.read_text(encoding="utf-8"))[name]
+
+
+@pytest.mark.parametrize("name", ["fcfs", "shared, capped", "levels, reserved", "remaining x capped", "tetriinfer"])
+def test_who_is_refused_does_not_wait_for_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request at which a decision without admissions ends waits for memory, its place or the budget, and not for
+    those that it was passed by: their caps, adapters and prefixes keep only them out."""
+    admit, note, refused = AdmissionPass.admit, Scripted.note, list[int]()
+
+    def admits(self: AdmissionPass, entry: QueuedRequest, asks: bool = False) -> bool:
+        enters = admit(self, entry, asks)
+        refused.extend([] if asks or enters else [entry.request.id])
+        return enters
+
+    def noted(self: Scripted, plan: StepPlan, decided: Any, view: WorkerView) -> None:
+        refused.clear()
+        if not self.policy.decide(self.state, view)[0].admit and refused:
+            assert self.policy.wait_reason(self.state, view, refused[-1]) != "order"
+        note(self, plan, decided, view)
+
+    monkeypatch.setattr(AdmissionPass, "admit", admits)
+    monkeypatch.setattr(Scripted, "note", noted)
+    notes_of(name)
 
 
 if __name__ == "__main__":
