@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fairsched.engines.gateway import build_account, gateway_policy
-from fairsched.engines.gateway.account import LocalAccount, PlaceRequest
+from fairsched.engines.gateway.account import Account, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
 from fairsched.engines.gateway.window.leases import Change, MemoryStore, Store, open_store
 from fairsched.policies.registry import ROUTERS
@@ -69,7 +69,7 @@ async def measured(
     accounts = [build_account(config, policy, ROUTERS[config.router], store=store) for store in stores]
     waits: list[float] = []
 
-    async def calls(account: LocalAccount, client: str) -> None:
+    async def calls(account: Account, client: str) -> None:
         while True:
             begun = time.perf_counter()
             placed = await account.place(PlaceRequest(client, PROMPT, OUTPUT, wait_seconds=60.0))
@@ -94,7 +94,7 @@ async def measured(
     return waits[:count], cpu / count, renewals / count
 
 
-def renewed(account: LocalAccount) -> int:
+def renewed(account: Account) -> int:
     """How often a gateway renewed its leases."""
     return 0 if account.leasing is None else account.leasing.counts["renewed"]
 

@@ -164,7 +164,7 @@ class _Application:
 
     async def _status(self, request: web.Request) -> web.Response:
         self._gateway.names.check_admin(request.headers)
-        return _json(await self._gateway.account.status())
+        return _json(await self._gateway.status())
 
     async def _usage(self, request: web.Request) -> web.Response:
         self._gateway.names.check_admin(request.headers)
@@ -173,7 +173,7 @@ class _Application:
     async def _metrics(self, request: web.Request) -> web.Response:
         self._gateway.names.check_admin(request.headers)
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(body=await self._gateway.account.metrics(), headers=headers)
+        return web.Response(body=await self._gateway.metrics(), headers=headers)
 
     async def _preflight(self, request: web.Request) -> web.Response:
         asked, method = (request.headers.get(f"Access-Control-Request-{each}") for each in ("Headers", "Method"))

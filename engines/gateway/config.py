@@ -13,7 +13,7 @@ salted, so that a call's client is found in one step; it hides keys that cannot 
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
@@ -53,6 +53,8 @@ Sources: Claude Code's gateway protocol reference; openai/codex, `build_conversa
 `session-id` since its change 22193), where the threads of subagents have their root's session; anomalyco/opencode,
 `session/llm/request.ts`, where a subagent has a session of its own and names its parent's.
 """
+WINDOW_REQUESTS = 256
+"""Calls in flight at a server at most, unless it says otherwise."""
 UNKNOWN_PREFIX = "~"
 """How the name of an unknown client begins."""
 _VOUCHED = ("jwt", "certificate", "header")
@@ -432,7 +434,8 @@ class GatewayConfig(settings.Settings, frozen=True):
     listen: str = "127.0.0.1:8080"
     """Address and port."""
     processes: settings.Count = 1
-    """Processes that serve callers; all share one account (not on Windows)."""
+    """Processes that serve callers (not on Windows). Each has a part of each window; all share one account by
+    leases, that of `[store]` or one that ends with them."""
     policy: str = DEFAULT_POLICY
     """Any policy that does not preempt; `+deficit`, `+counter` and `+hierarchical` have a bound."""
     quantum: settings.Count = 4096
@@ -502,10 +505,7 @@ class GatewayConfig(settings.Settings, frozen=True):
                 raise ValueError(f"server[{i}].url is that of server[{urls[server.url]}], too: {server.url}")
         if self.mode == "priority" and self.policy != DEFAULT_POLICY:
             raise ValueError("policy: in priority mode the servers order calls; leave it out")
-        if self.store is not None and self.mode == "priority":
-            raise ValueError("store: in priority mode there is no account to share")
-        if self.store is not None and self.state is not None:
-            raise ValueError("state: the store keeps what clients owe; leave one of both out")
+        self._check_shared()
         for key in (self.header, *self.program_headers):
             if key.lower() == CLIENT_HEADER:
                 raise ValueError(f"{CLIENT_HEADER} is set by the gateway alone: it is no header or program_headers")
@@ -528,6 +528,36 @@ class GatewayConfig(settings.Settings, frozen=True):
     def claims_organisations(self) -> bool:
         """Whether tokens name organisations."""
         return self.jwt is not None and self.jwt.organisation_claim is not None
+
+    def _check_shared(self) -> None:
+        """Raise `ValueError` for what several gateways or processes cannot share."""
+        for key, shares in (("store", self.store is not None), ("processes", self.processes > 1)):
+            if shares and self.mode == "priority":
+                raise ValueError(f"{key}: in priority mode there is no account to share")
+            if shares and self.state is not None:
+                raise ValueError(
+                    "state: a [store] keeps what clients owe to several gateways or processes; name it there"
+                )
+
+    def of_process(self, number: int = 0, folder: Path = Path("/")) -> "GatewayConfig":
+        """Return the configuration of one of its processes: a part of each window, and the account of all, in the
+        store, or in this folder if there is none.  One process has all.  Raises `ConfigError` for a window that has no
+        part for each."""
+        count, servers = self.processes, []
+        if count == 1:
+            return self
+        for i, server in enumerate(self.servers):
+            tokens, requests = server.window_tokens or 0, server.window_requests or WINDOW_REQUESTS
+            if tokens < 2 * count or requests < count:
+                raise settings.ConfigError(
+                    f"server[{i}]: a window of {tokens} tokens and {requests} requests has no part for each of {count} "
+                    "processes"
+                )
+            parts = (whole // count + (number < whole % count) for whole in (tokens, requests))
+            servers.append(replace(server, window_tokens=next(parts), window_requests=next(parts)))
+        # One that was killed is waited for no longer than another one takes to start.
+        store = self.store or StoreConfig(folder.as_uri(), gateways=1, gone_seconds=2.0)
+        return replace(self, servers=tuple(servers), store=replace(store, gateways=store.gateways * count))
 
     def _check_ways(self) -> None:
         """Raise `ValueError` where a way lacks what it needs, or something is there for a way that is not."""
@@ -657,9 +687,9 @@ def read_config(path: Path) -> GatewayConfig:
     return settings.read_settings(path, GatewayConfig)
 
 
-def reloaded(running: GatewayConfig, path: Path) -> GatewayConfig:
+def reloaded(running: GatewayConfig, path: Path, read: Callable[[Path], GatewayConfig] = read_config) -> GatewayConfig:
     """Return the file as it is now.  Raises `ConfigError` also where it changes what cannot change while it serves."""
-    fresh = read_config(path)
+    fresh = read(path)
     settings.check_changes(path, running, fresh, _CHANGE)
     if _kept(running) != _kept(fresh):
         raise settings.ConfigError(

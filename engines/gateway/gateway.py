@@ -97,6 +97,8 @@ class Gateway:
         self.shadow = shadow
         self.draining = False
         """It goes on to serve, and wants no new callers."""
+        self.status, self.metrics = account.status, account.metrics
+        """Tell of all processes."""
         self.weigh: Callable[[Mapping[str, int]], Awaitable[None]] = self._weigh
         """Gives clients other weights, in all processes."""
         self.drain: Callable[[], None] = partial(os.kill, os.getpid(), signal.SIGTERM)

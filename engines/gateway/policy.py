@@ -127,4 +127,9 @@ def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
         bound = policy.guarantee.group_gap_bound(groups, limits)
         lines.append(f"two organisations that wait differ by at most {bound:,} cost units")
     text = f"window {tokens:,} tokens, policy {policy.name}: "
+    if config.processes > 1:
+        lines.append(
+            f"that is of {config.processes} processes, which share one account by leases; the window is the part of "
+            "one, and no call may be larger"
+        )
     return "\n".join((text + ("\n".join(lines) or "promises nothing"), *policy.guarantee.cautions(tokens)))

@@ -18,7 +18,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.gateway import CallError, alone, build, gateway_policy, read_config
-from fairsched.engines.gateway.account import LocalAccount
+from fairsched.engines.gateway.account import Account
 from fairsched.engines.gateway.config import hashed_key, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import read_call
@@ -54,9 +54,9 @@ def built_from(path: Path) -> Gateway:
     return build(config, gateway_policy(config, path), ROUTERS[config.router])
 
 
-def account_of(gateway: Gateway) -> LocalAccount:
+def account_of(gateway: Gateway) -> Account:
     """The gateway's account, which is in this process."""
-    assert isinstance(gateway.account, LocalAccount)
+    assert isinstance(gateway.account, Account)
     return gateway.account
 
 
@@ -321,7 +321,7 @@ def test_what_is_read_again_and_what_needs_a_restart(tmp_path: Path) -> None:
     written(tmp_path, PLAIN.replace("weight = 4", "weight = 2").replace(FREE, hashed_key("sk-new")))
     assert reload(gateway, path)
     account = gateway.account
-    assert isinstance(account, LocalAccount)
+    assert isinstance(account, Account)
     assert [(client.name, client.weight) for client in account.clients.all] == [("gold", 2), ("free", 1)]
     assert gateway.names.of({"authorization": "Bearer sk-new"}) == "free"
     for text in ("quantum = 9\n" + PLAIN, "nothing"):
@@ -363,7 +363,7 @@ def test_servers_come_and_go_while_it_serves(tmp_path: Path) -> None:
     path = written(tmp_path)
     gateway = built_from(path)
     account = gateway.account
-    assert isinstance(account, LocalAccount)
+    assert isinstance(account, Account)
     window = account.window
     window.arrive(0, 0, 10, 10, 1)
     assert [placement.server for placement in window.admit(1)] == [0]

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.account.messages import Placed, PlaceRequest
+from fairsched.engines.gateway.account.calls import Placed, PlaceRequest
 from fairsched.engines.gateway.config import EACH_OTHER, GatewayConfig, QuotaConfig
 from fairsched.engines.gateway.openai import INSUFFICIENT, CallError
 from fairsched.engines.gateway.window.leases import MemoryStore, Store, StoreError, open_store

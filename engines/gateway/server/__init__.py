@@ -1,5 +1,5 @@
 """A gateway as a process. Read `process` first: how it is built, served and told to end; then `connections`;
-`supervisor` runs several, each a `child`."""
+`processes` runs several."""
 
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.server.process import (
@@ -13,9 +13,9 @@ from fairsched.engines.gateway.server.process import (
     serve,
     serving_text,
 )
-from fairsched.engines.gateway.server.supervisor import UNEXPLAINED, Spec, supervise
+from fairsched.engines.gateway.server.processes import UNEXPLAINED, Spec, supervise
 
 __all__ = [
     "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "build_account", "listening", "log_opener",
-    "loop_factory", "reload", "serve", "serving_text", "sockets_at", "supervise"
+    "loop_factory", "processes", "reload", "serve", "serving_text", "sockets_at", "supervise"
 ]  # fmt: skip

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import msgspec
 
 from fairsched.engines.files import write_whole
-from fairsched.engines.gateway.account import Account, LocalAccount, quota_store
+from fairsched.engines.gateway.account import Account, quota_store
 from fairsched.engines.gateway.app import application
-from fairsched.engines.gateway.config import GatewayConfig, reloaded
+from fairsched.engines.gateway.config import GatewayConfig, read_config, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.identity import access_warnings
 from fairsched.engines.gateway.openai import Tokenizer
@@ -126,7 +126,7 @@ def build_account(
     open_log: OpenLog | None = None,
     store: Store | None = None,
     budgets: Store | None = None,
-) -> LocalAccount:
+) -> Account:
     """Return an account.  Call it in the event loop that is to have it, or before there is one.
 
     `store` and `budgets` are used instead of those that the configuration names for leases and for quotas, if it does.
@@ -145,7 +145,7 @@ def build_account(
     tags = Tags() if unlimited else None
     listeners = [each.record for each in (*logs, tags) if each is not None]
     kind: Any = Window if config.store is None else LeasedWindow
-    account = LocalAccount(
+    account = Account(
         config,
         kind(policy, router, shares, listeners, state, window_terms(config), config.decision_budget_ms),
         shadow=shadow,
@@ -161,20 +161,11 @@ def build_account(
     return account
 
 
-class Configurable(Protocol):
-    """What a configuration is in force at: a gateway, or the account of several processes."""
-
-    config: GatewayConfig
-
-    def configure(self, config: GatewayConfig) -> None:
-        """Put a configuration in force.  Raises `ConfigError` for one that cannot be; then nothing changes."""
-
-
-def reload(gateway: Configurable, path: Path) -> bool:
+def reload(gateway: Gateway, path: Path, read: Callable[[Path], GatewayConfig] = read_config) -> bool:
     """Read the configuration again; returns whether it is in force.  What cannot be used is logged and changes
     nothing."""
     try:
-        fresh = reloaded(gateway.config, path)
+        fresh = reloaded(gateway.config, path, read)
         check_files(fresh)
         gateway.configure(fresh)
     except (ConfigError, OSError) as error:
@@ -212,7 +203,7 @@ def serve(
     """
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve(gateway, path, sockets, report, say))
+        return runner.run(serving(gateway, path, sockets, report, say))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -229,12 +220,12 @@ GARBAGE = 50_000
 
 
 class Serving:
-    """Serves a gateway to callers, between `start` and `stop`, in one event loop.  `alone`: no other process does."""
+    """Serves a gateway to callers, between `start` and `stop`, in one event loop."""
 
-    def __init__(self, gateway: Gateway, *, alone: bool = True) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         tls = None if gateway.config.tls is None else tls_context(gateway.config.tls)
-        self._connections = Connections(gateway.config.limits, tls, alone=alone)
+        self._connections = Connections(gateway.config.limits, tls, alone=gateway.config.processes == 1)
 
     def configure(self) -> None:
         """Take the limits of the gateway's configuration, and its certificate as it is now."""
@@ -261,13 +252,19 @@ class Serving:
         await self._connections.stop(self._gateway.config.limits.drain_seconds)
 
 
-async def _serve(
-    gateway: Gateway, path: Path, sockets: list[socket.socket], report: Path | None, say: Callable[[str], object]
+async def serving(
+    gateway: Gateway,
+    path: Path,
+    sockets: list[socket.socket],
+    report: Path | None,
+    say: Callable[[str], object],
+    read: Callable[[Path], GatewayConfig] = read_config,
 ) -> bool:
+    """Do what `serve` does in the running loop; `read` reads the configuration again."""
     serving, ended = Serving(gateway), asyncio.Event()
 
     def again() -> None:
-        if reload(gateway, path):
+        if reload(gateway, path, read):
             serving.configure()
 
     loop = asyncio.get_running_loop()
@@ -283,12 +280,12 @@ async def _serve(
     return await write_report(gateway.account, report)
 
 
-def serving_text(config: GatewayConfig, sockets: list[socket.socket], *, shadow: bool, processes: int = 1) -> str:
+def serving_text(config: GatewayConfig, sockets: list[socket.socket], *, shadow: bool) -> str:
     """Return the line that says where a gateway serves."""
     host, bound = config.address[0], sockets[0].getsockname()[1]
     mode = " in shadow" if shadow else ""
     scheme = "http" if config.tls is None else "https"
-    several = "" if processes == 1 else f", {processes} processes"
+    several = "" if config.processes == 1 else f", {config.processes} processes"
     return f"serving{mode} at {scheme}://{host}:{bound} before {len(config.servers)} servers{several}"
 
 

@@ -16,15 +16,13 @@ from urllib.parse import urlsplit
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.config import GatewayConfig, ServerConfig, TlsFiles
+from fairsched.engines.gateway.config import WINDOW_REQUESTS, GatewayConfig, ServerConfig, TlsFiles
 from fairsched.engines.gateway.tls import server_context
 from fairsched.engines.gateway.window import Share
 
 Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "late", "ours"]
 """Why a server gave no answer that works (`servers.health`)."""
 
-WINDOW_REQUESTS = 256
-"""Requests at a server at a time, unless the configuration says otherwise."""
 ENDLESS = 1 << 24
 """Tokens and requests of a server without a limit: more than any serves at a time."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from fairsched.engines.gateway import build, gateway_policy
-from fairsched.engines.gateway.account import LocalAccount
+from fairsched.engines.gateway.account import Account
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig, ServerConfig, hashed_key
 from fairsched.engines.gateway.gateway import Gateway
@@ -129,7 +129,7 @@ class World:
     def __init__(self, gateway: Gateway, http: Caller, connections: Connections) -> None:
         self.gateway = gateway
         self.connections = connections
-        assert isinstance(gateway.account, LocalAccount)
+        assert isinstance(gateway.account, Account)
         self.account = gateway.account
         self.http = http
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, PickedClient, PickerConfig, PickerLimits
 from fairsched.engines.gateway import Usage, Window, build_account, gateway_policy, log_opener
-from fairsched.engines.gateway.account import LocalAccount, PlaceRequest
+from fairsched.engines.gateway.account import Account, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
 from fairsched.engines.gateway.window.leases import Change, Leasing, MemoryStore, Store, StoreError
 from fairsched.engines.serving import ClientRegistry
@@ -169,7 +169,7 @@ class Doors(Generic[D]):
         return {name: units - since.get(name, 0) for name, units in self.charged().items()}
 
 
-class Gateways(Doors[LocalAccount]):
+class Gateways(Doors[Account]):
     """Accounts of gateways, which write event logs into a folder, if there is one; `fields` are the store's settings,
     `others` the gateways'."""
 
@@ -220,7 +220,7 @@ def _shared(count: int, store: Store | None, fields: Mapping[str, Any]) -> Store
     return None if store is None else StoreConfig("file:///nowhere", gateways=count, lease=512, **fields)
 
 
-async def _placed(there: LocalAccount, client: str) -> None:
+async def _placed(there: Account, client: str) -> None:
     placed = await there.place(PlaceRequest(client, PROMPT, OUTPUT, wait_seconds=1e6))
     for _ in range(PIECES):
         await asyncio.sleep(0.1)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from getpass import getpass
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -97,7 +97,12 @@ class _Run:
 
 def _serve(path: Path, check: bool, how: _Run) -> int:
     config = engines_gateway.read_config(path)
-    policy, router = engines_gateway.gateway_policy(config, path), ROUTERS.get(config.router)
+    if how.processes is not None:
+        try:
+            config = msgspec.structs.replace(config, processes=how.processes)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    policy, router = engines_gateway.gateway_policy(config.of_process(), path), ROUTERS.get(config.router)
     if router is None:
         raise ConfigError(f"{path}: {unknown('router', config.router, ROUTERS)}")
     writable(report=how.report, log=how.log)
@@ -105,7 +110,7 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
     tokenizer = None if how.tokenizer is None else _imported(how.tokenizer)
     if check:
         with shown() as console:
-            print_text(console, engines_gateway.bound_text(config, policy))
+            print_text(console, engines_gateway.bound_text(config.of_process(), policy))
             print_lines(console, [*engines_gateway.quota_lines(config), *engines_gateway.access_lines(config)])
             print_lines(console, [f"WARNING: {warning}" for warning in engines_gateway.access_warnings(config)])
         return 0
@@ -122,8 +127,8 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
         lock = None if config.state is None else alone(Path(config.state))
         if lock is not None:
             held.enter_context(lock)
-        if (how.processes or config.processes) > 1:
-            return _run_processes(path, how, config, sockets, lock)
+        if config.processes > 1:
+            return _run_processes(path, how, config, sockets)
         broken = _run_process(path, how, config, policy, router, tokenizer, sockets)
     return unexplained(["the gateway"] if broken else [])
 
@@ -165,25 +170,20 @@ def _run_process(
     )
 
 
-def _run_processes(
-    path: Path, how: _Run, config: engines_gateway.GatewayConfig, sockets: list[socket.socket], lock: IO[str] | None
-) -> int:
+def _run_processes(path: Path, how: _Run, config: engines_gateway.GatewayConfig, sockets: list[socket.socket]) -> int:
     from fairsched.engines.gateway import UNEXPLAINED, Spec, serving_text, supervise
 
-    processes = how.processes or config.processes
     spec = Spec(
         config=str(path),
-        processes=processes,
-        said=serving_text(config, sockets, shadow=how.shadow, processes=processes),
+        processes=config.processes,
+        said=serving_text(config, sockets, shadow=how.shadow),
         shadow=how.shadow,
         tokenizer=how.tokenizer,
         report=None if how.report is None else str(how.report),
         log=None if how.log is None else str(how.log),
         log_format=how.log_format,
     )
-    held = () if lock is None else (lock.fileno(),)
-    drain_seconds = config.limits.leave_seconds + config.limits.drain_seconds
-    status = supervise(spec, sockets, drain_seconds=drain_seconds, held=held)
+    status = supervise(spec, sockets, drain_seconds=config.limits.leave_seconds + config.limits.drain_seconds)
     return unexplained(["the gateway"]) if status == UNEXPLAINED else status
 
 

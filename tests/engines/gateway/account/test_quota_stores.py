@@ -6,13 +6,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairsched.engines.gateway.account import AccountHost, Placed, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, QuotaConfig, QuotasConfig
-from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.window.leases import MemoryStore
-from tests.support.adapters.gateway_accounts import VirtualAccount, configuration, connect
 from tests.support.adapters.gateway_scenarios import Fake, faked
-from tests.support.adapters.loops import in_loop, in_virtual_time, until
+from tests.support.adapters.loops import in_loop, until
 from tests.support.faults.quotas import ADMINISTRATOR, Clock, Watched, budgets_of, quotas, settled, used
 
 # --- the store --------------------------------------------------------------------------------------------------------
@@ -126,46 +123,3 @@ async def test_quotas_change_while_a_gateway_serves() -> None:
             here.gateway.configure(replace(here.gateway.config, quota=quotas(tokens_per_month=most)))
             assert (await here.ask(max_tokens=80)).status == status
             await settled(here)
-
-
-# --- several processes ------------------------------------------------------------------------------------------------
-
-
-@in_virtual_time
-async def test_processes_have_the_quotas_of_their_account() -> None:
-    """What a process is told by another one is what a call in the account's own process is told: what is left, and why
-    it is refused; a process that is lost has its calls charged whole; while the store is away there is no bill."""
-    config = replace(configuration(), quota=QuotasConfig(client={"heavy": QuotaConfig(tokens_per_month=120)}))
-    store = Watched(config.quota or QuotasConfig())
-    account = VirtualAccount(config, quota_store=store)
-    host = AccountHost(account, config)
-    remote = await connect(host)
-
-    async def place(outputs: int) -> Placed:
-        return await remote.place(PlaceRequest("heavy", 5, outputs, wait_seconds=5.0, quota_tokens=70))
-
-    placed = await place(20)
-    assert placed.headers["x-ratelimit-remaining-tokens"] == "30"
-    with pytest.raises(CallError) as refused:
-        await place(20)
-    assert (refused.value.status, refused.value.retry_after_seconds) == (429, 1)
-    assert refused.value.headers["x-ratelimit-limit-tokens"] == "120"
-    with pytest.raises(CallError) as never:
-        await place(51)
-    assert never.value.code == "insufficient_quota"
-    store.cut = True
-    with pytest.raises(CallError, match="quotas cannot be looked up now: the line is cut") as away:
-        await remote.usage()
-    assert (away.value.status, away.value.retry_after_seconds) == (503, 1)
-    store.cut = False
-    remote.finish(placed.request_id, 4, 6, 1)
-    await asyncio.sleep(0.1)
-    said: Any = await remote.usage()
-    assert said["budgets"]["client/heavy"]["used"]["month"] == 11
-    assert said["budgets"]["client/heavy"]["cached_tokens"] == 1
-    await place(20)
-    remote.wire.abort("killed")
-    await asyncio.sleep(0.1)
-    said = await account.usage()
-    assert said["budgets"]["client/heavy"]["used"]["month"] == said["budgets"]["client/heavy"]["unsaid_tokens"] + 11
-    assert said["budgets"]["client/heavy"]["unsaid_tokens"] == 90

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,14 +17,13 @@ import pytest
 from fairsched.cli import main
 from fairsched.engines.gateway import Spec, supervise
 from fairsched.engines.settings import ConfigError
+from tests.engines.serving.test_metrics import samples_of
 from tests.support.adapters.gateway_processes import (
     Stream,
     ask,
     caller,
-    first_served,
     gateway,
     kill,
-    output_tokens,
     server,
     servers_text,
     status,
@@ -34,13 +34,17 @@ from tests.support.adapters.loops import in_loop
 TWO = ("--processes", "2")
 
 
-async def told(url: str, until: Callable[[dict[str, Any]], object] = lambda said: True) -> dict[str, Any]:
-    """What the gateway says of itself over a connection of its own, once that is as it should be."""
+Said = dict[str, dict[str, Any]]
+"""What each process says of itself, by number."""
+
+
+async def told(url: str, until: Callable[[Said], object] = lambda said: len(said) == 2) -> Said:
+    """What the processes say over a connection of their own, once that is as it should be: both are there."""
     async with asyncio.timeout(120):
         while True:
             try:
                 async with caller(url) as http:
-                    said = await status(http)
+                    said: Said = (await status(http))["processes"]
                     if until(said):
                         return said
             except (*LOST, KeyError):
@@ -48,74 +52,48 @@ async def told(url: str, until: Callable[[dict[str, Any]], object] = lambda said
             await asyncio.sleep(0.05)
 
 
-def both(said: dict[str, Any]) -> bool:
-    """Whether both processes are there."""
-    return len(said["processes"]) == 2
+def outcomes(said: Said) -> Counter[str]:
+    """How calls ended at all processes."""
+    return sum((Counter[str](each["outcomes"]) for each in said.values()), Counter())
 
 
-async def spread(
-    url: str, client: str, streams: int
-) -> tuple[list[Stream], list[asyncio.Task[Stream]], dict[str, int]]:
-    """Streams over connections of their own, begun one after another until each process has some; and how many."""
+async def spread(url: str, client: str, streams: int) -> tuple[list[Stream], list[asyncio.Task[Stream]], Said]:
+    """Streams over connections of their own, begun one after another until each process has some; and what they say."""
     seen: list[Stream] = []
     tasks: list[asyncio.Task[Stream]] = []
-    open_calls: dict[str, int] = {}
+    said: Said = {}
 
     async def one(stream: Stream) -> Stream:
         async with caller(url) as http:
             return await ask(http, client, 400, seen=stream)
 
-    while len(seen) < streams or not all(open_calls.values()):
+    while len(seen) < streams or not all(each["in_flight"] for each in said.values()):
         seen.append(Stream())
         tasks.append(asyncio.ensure_future(one(seen[-1])))
         await asyncio.sleep(0.01)
-        open_calls = (await told(url, both))["processes"]
-    return seen, tasks, open_calls
+        said = await told(url)
+    return seen, tasks, said
 
 
 @in_loop
-async def test_a_process_that_is_killed_ends_its_calls_once_and_is_started_again(tmp_path: Path) -> None:
-    """In the middle of streams: its callers are cut off with what they have, those of the other are answered whole, the
-    account counts each call once and holds nothing afterwards, and a new process serves."""
+async def test_a_process_that_is_killed_ends_its_calls_and_is_started_again(tmp_path: Path) -> None:
+    """In the middle of streams: its callers are cut off with what they have, those of the other are answered whole and
+    counted once, and a new process serves at the same address, with credit of the account."""
     with server() as (_, one), gateway(tmp_path, servers_text([one], 50_000, 1000), *TWO) as (_, url):
-        await told(url, both)
-        seen, tasks, open_calls = await spread(url, "a", 8)
-        victim = max(open_calls, key=lambda pid: open_calls[pid])
-        os.kill(int(victim), signal.SIGKILL)
+        await told(url)
+        seen, tasks, said = await spread(url, "a", 8)
+        victim, other = sorted(said, key=lambda number: said[number]["in_flight"], reverse=True)
+        os.kill(said[victim]["pid"], signal.SIGKILL)
         await asyncio.gather(*tasks)
-        said = await told(url, lambda said: both(said) and not said["in_flight"] and victim not in said["processes"])
+        after = await told(url, lambda now: len(now) == 2 and now[victim]["pid"] != said[victim]["pid"])
         assert all(each.in_order for each in seen)
-        assert 1 <= sum(each.whole for each in seen) < len(seen)
-        outcomes, (client,) = said["outcomes"], said["clients"].values()
-        assert outcomes.keys() == {"finished", "lost with its process"}
-        assert sum(outcomes.values()) == client["requests"]
-        async with caller(url) as http:
-            assert (await ask(http, "a", 3)).whole
-
-
-@in_loop
-async def test_an_account_that_is_killed_ends_all_and_all_start_again_with_the_debts(tmp_path: Path) -> None:
-    """A hog is in the middle of its streams: its callers are cut off, the same address serves again, and of two that
-    wait the one that owes nothing goes first, though the hog asked before."""
-    with server() as (_, address):
-        text = f'quantum = 64\nstate = "{tmp_path / "debts.json"}"\n' + servers_text([address], 5000, 1)
-        text += "[client.hog]\n[client.light]\n[client.third]\n"
-        with gateway(tmp_path, text, *TWO) as (started, url):
-            before = await told(url, both)
+        whole = sum(each.whole for each in seen)
+        assert 1 <= whole < len(seen)
+        assert (after[other]["outcomes"], after[other]["in_flight"]) == ({"finished": whole}, 0)
+        for _ in range(8):
             async with caller(url) as http:
-                await ask(http, "light", 2)
-                calls = [asyncio.ensure_future(ask(http, "hog", 500)) for _ in range(3)]
-                async with asyncio.timeout(60):
-                    while await output_tokens(http, "hog") < 150:
-                        await asyncio.sleep(0.05)
-                (account,) = _children(started) - {int(pid) for pid in before["processes"]}
-                os.kill(account, signal.SIGKILL)
-                seen = await asyncio.gather(*calls)
-            assert all(each.in_order and not each.whole for each in seen)
-            said = await told(url, both)
-            assert not said["processes"].keys() & before["processes"].keys()
-            async with caller(url) as http:
-                assert await first_served(http, address) == "light"
+                assert (await ask(http, "a", 3)).whole
+        assert outcomes(await told(url))["finished"] == whole + 8
 
 
 def _children(started: subprocess.Popen[str]) -> set[int]:
@@ -127,9 +105,9 @@ def _children(started: subprocess.Popen[str]) -> set[int]:
 async def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     """The address is free afterwards."""
     with server() as (_, one), gateway(tmp_path, servers_text([one], 5000), *TWO) as (started, url):
-        await told(url, both)
+        await told(url)
         children = _children(started)
-        assert len(children) == 3
+        assert len(children) == 2
         kill(started)
         async with asyncio.timeout(60):
             while any(_runs(pid) for pid in children):
@@ -150,7 +128,7 @@ def _runs(pid: int) -> bool:
 async def test_a_process_that_is_stopped_takes_no_caller_with_it(tmp_path: Path) -> None:
     """Every call that comes afterwards is served by the other."""
     with server() as (_, one), gateway(tmp_path, servers_text([one], 5000), *TWO) as (_, url):
-        stopped = int(next(iter((await told(url, both))["processes"])))
+        stopped = int((await told(url))["0"]["pid"])
         os.kill(stopped, signal.SIGSTOP)
         try:
             for _ in range(20):
@@ -175,7 +153,7 @@ async def test_a_configuration_that_is_read_again_reaches_every_process(tmp_path
     """SIGHUP of the one that was started: all refuse unknown callers from then on, one that is started later, too; and
     a file that cannot be used changes nothing."""
     with server() as (_, one), gateway(tmp_path, servers_text([one], 5000), *TWO) as (started, url):
-        await told(url, both)
+        victim = (await told(url))["0"]["pid"]
         assert await _statuses(url, 10) == {200}
         path = tmp_path / "gateway.toml"
         text = path.read_text()
@@ -187,20 +165,19 @@ async def test_a_configuration_that_is_read_again_reaches_every_process(tmp_path
         async with asyncio.timeout(60):
             while await _statuses(url, 10) != {401}:
                 pass
-        victim = next(iter((await told(url))["processes"]))
-        os.kill(int(victim), signal.SIGKILL)
-        await told(url, lambda said: both(said) and victim not in said["processes"])
+        os.kill(victim, signal.SIGKILL)
+        await told(url, lambda said: len(said) == 2 and victim != said["0"]["pid"])
         assert await _statuses(url, 20) == {401}
 
 
 @in_loop
 async def test_processes_drain_together_and_report_as_one(tmp_path: Path) -> None:
     """After SIGTERM the streams that are there are finished by both, none is taken any more, the report has all, and
-    the log replays."""
+    the logs of both replay as those of one account."""
     report, log = tmp_path / "report.json", tmp_path / "calls.jsonl"
     options = ("--report", str(report), "--log", str(log))
     with server() as (_, one), gateway(tmp_path, servers_text([one], 50_000), *TWO, *options) as (started, url):
-        await told(url, both)
+        await told(url)
         seen, tasks, _ = await spread(url, "a", 6)
         async with asyncio.timeout(60):
             while not all(each.tokens for each in seen):
@@ -212,24 +189,26 @@ async def test_processes_drain_together_and_report_as_one(tmp_path: Path) -> Non
         with pytest.raises(LOST):
             async with caller(url) as http:
                 await http.get("/health")
-    said = json.loads(report.read_text())
-    assert said["outcomes"] == {"finished": len(seen)}
-    assert main(["audit", str(log), "--replay", "--json", "-"]) == 0
+    assert outcomes(json.loads(report.read_text())["processes"]) == {"finished": len(seen)}
+    assert main(["audit", *(str(tmp_path / f"calls.{i}.jsonl") for i in (0, 1)), "--json", "-"]) == 0
+    assert main(["audit", str(tmp_path / "calls.0.jsonl"), "--replay", "--json", "-"]) == 0
 
 
 @in_loop
 async def test_metrics_and_health_are_the_whole_gateways(tmp_path: Path) -> None:
     """Whichever process is asked, the counts are of all calls; an address of the status without its key stays shut."""
     with server() as (_, one), gateway(tmp_path, "metrics = true\n" + servers_text([one], 5000), *TWO) as (_, url):
-        await told(url, both)
+        await told(url)
         for _ in range(8):
             async with caller(url) as http:
                 await ask(http, "a", 2)
-        await told(url, lambda said: said["outcomes"].get("finished") == 8)
+        await told(url, lambda said: outcomes(said)["finished"] == 8)
         for _ in range(8):
             async with caller(url) as http:
-                text = await _metrics(http)
-                assert 'fairsched_requests_total{outcome="finished",worker="gateway"} 8.0' in text
+                samples = samples_of(await _metrics(http))
+                assert {dict(labels)["worker"] for _, labels in samples} == {"gateway-0", "gateway-1"}
+                finished = [value for (_, labels), value in samples.items() if ("outcome", "finished") in labels]
+                assert sum(finished) == 8
                 assert (await http.get("/health")).json() == {"servers_up": 1}
                 assert (await http.get("/metrics")).status == 401
 
@@ -289,42 +268,30 @@ async def _shares(url: str, calls: int) -> dict[str, int]:
         while answered < calls:
             await asyncio.sleep(0.01)
             said = await told(url)
-            busy |= {process for process, open_calls in said["processes"].items() if open_calls}
+            busy |= {number for number, each in said.items() if each["in_flight"]}
     assert len(busy) == 2
-    return {name: said["clients"][name]["output_tokens"] for name in ("heavy", "light")}
+    return {
+        name: sum(each["clients"].get(name, {}).get("output_tokens", 0) for each in said.values())
+        for name in ("heavy", "light")
+    }
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["no store", "a store"])
 @in_loop
 async def test_processes_share_one_account(tmp_path: Path, stored: bool) -> None:
     """Weights of 4 and 1 hold however the connections of two clients are spread over two processes, with a store as
-    without one; with one the processes are one gateway of it, and at the end it has its leases back."""
+    without one; with one it has its leases back at the end."""
     folder = tmp_path / "account"
     store = f'[store]\nurl = "{folder.as_uri()}"\ngateways = 1\n' if stored else ""
     with server() as (_, one), gateway(tmp_path, _weighted(one, store), *TWO) as (started, url):
-        await told(url, both)
+        await told(url)
         shares = await _shares(url, 200)
         assert 2.5 < shares["heavy"] / shares["light"] < 6
+        for each in (await told(url)).values():
+            assert (each["store"]["up"], each["store"]["renewals"].keys()) == (True, {"renewed"})
         if stored:
-            said = (await told(url))["store"]
-            assert (said["up"], said["renewals"].keys()) == (True, {"renewed"})
             assert b"holders\x80" not in (folder / "fairsched.default.account").read_bytes()
         started.terminate()
         assert await asyncio.to_thread(started.wait, 60) == 0
     if stored:
         assert b"holders\x80" in (folder / "fairsched.default.account").read_bytes()
-
-
-@in_loop
-async def test_an_account_with_a_store_that_is_killed_comes_back_to_it(tmp_path: Path) -> None:
-    """The new process is another gateway to the store, and takes calls once the killed one counts as gone."""
-    store = f'[store]\nurl = "{(tmp_path / "account").as_uri()}"\ngateways = 1\ngone_seconds = 1.0\n'
-    with server() as (_, one), gateway(tmp_path, _weighted(one, store), *TWO) as (started, url):
-        before = await told(url, both)
-        async with caller(url) as http:
-            assert (await ask(http, "heavy", 20)).whole
-        (account,) = _children(started) - {int(pid) for pid in before["processes"]}
-        os.kill(account, signal.SIGKILL)
-        await told(url, lambda said: both(said) and said["store"]["up"] and said["store"]["renewals"]["renewed"] > 1)
-        async with caller(url) as http:
-            assert (await ask(http, "heavy", 20)).whole

@@ -1,4 +1,7 @@
-"""The account in this process: a window, its clients, and what listens to it.
+"""The account: a window, its clients, and what listens to it.
+
+After `place` a call ends with exactly one of `finish`, `cancel` and `give_back`.  These return at once.  `outcome` is
+what the end is counted as in the status.
 
 In shadow everything is forwarded at once as it came, and the window decides beside it what it would have done.
 """
@@ -12,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from fairsched.engines import serving
-from fairsched.engines.gateway.account.messages import Failed, Placed, PlaceRequest
+from fairsched.engines.gateway.account.calls import Failed, Placed, PlaceRequest
 from fairsched.engines.gateway.account.quota import CallQuotas
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
@@ -49,7 +52,7 @@ class WindowLog(Protocol):
         """Return what the status says of it."""
 
 
-class LocalAccount:
+class Account:
     """An account of one event loop.
 
     `window` has a server for each of the configuration's that is no name to look up, in order; `clients` are those of

@@ -1,0 +1,44 @@
+"""What a call asks of the account, and what either says of it then."""
+
+import msgspec
+
+from fairsched.engines.gateway.servers import Upstream, Why
+
+
+class PlaceRequest(msgspec.Struct, frozen=True):
+    """What a call wants of an account: a place for the client `name` within `wait_seconds`.
+
+    `declared`: the caller named the outputs itself; `avoid`: servers that failed it already; `program`: what the caller
+    says that it is part of; `quota_tokens`: what of quotas its prompt reserves.
+    """
+
+    name: str
+    prompt_tokens: int
+    max_output_tokens: int
+    declared: bool = True
+    wait_seconds: float = 600.0
+    avoid: frozenset[int] = frozenset()
+    program: str = ""
+    quota_tokens: int = 0
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A call that may go: its number, where, the priority that the server is told, if it is told one, the limit of its
+    outputs, where its caller named none, and headers that its caller is told with the answer."""
+
+    request_id: int
+    upstream: Upstream
+    priority: int | None = None
+    max_output_tokens: int | None = None
+    headers: dict[str, str] = {}
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A server failed a call of the client `name`, which waited so long for it if it was late."""
+
+    server: int
+    name: str
+    why: Why
+    message: str
+    retry_after_seconds: float | None = None
+    waited_seconds: float = 0.0

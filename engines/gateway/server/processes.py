@@ -1,0 +1,342 @@
+"""A gateway as several processes, each of which is a gateway with a part of the windows; they share one account by
+leases (`engines.gateway.window.leases`), in the configuration's store or in a folder that ends with the gateway.
+
+The process that was started serves nobody: it holds the address, starts the others, and starts again what ended.  The
+address is one socket that all inherit.  (With a socket each, `SO_REUSEPORT`, a process that is stopped or killed would
+keep or lose the connections that were dealt to it, a second gateway at the same address would not be refused, and macOS
+would deal all to one.)
+
+Each process says a line a second, and one that says nothing for `SILENCE_SECONDS` is killed; each ends when the
+standard input that it has from the first one does.  What one is asked about the gateway it asks all, at sockets in the
+folder (`Siblings`).
+"""
+
+import asyncio
+import importlib
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from fairsched.engines.files import write_whole
+from fairsched.engines.gateway.config import GatewayConfig, read_config
+from fairsched.engines.gateway.gateway import Gateway, beside
+from fairsched.engines.gateway.operations import log_to_stderr
+from fairsched.engines.gateway.policy import gateway_policy, window_router
+from fairsched.engines.gateway.server import process
+from fairsched.engines.serving import Document
+from fairsched.engines.settings import ConfigError
+
+_log = logging.getLogger("fairsched.gateway")
+
+LOST, UNUSABLE, UNEXPLAINED = 3, 2, 5
+"""Statuses with which a process ends: the first one is gone; its configuration cannot be used (it says why); a gap was
+over its bound and no assumption was broken."""
+BEAT_SECONDS, SILENCE_SECONDS = 1.0, 30.0
+ANSWER_SECONDS = 2.0
+"""A process that does not answer another one for so long is left out of the answer."""
+STEADY_SECONDS = 10.0
+"""A process that lived so long is started again at once; otherwise after a pause that doubles."""
+PAUSE_MIN_SECONDS, PAUSE_MAX_SECONDS = 0.1, 5.0
+END_SECONDS = 15.0
+"""Beyond `drain_seconds` a process has so long to end before it is killed."""
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What a process is told: the configuration's file, options of the command, which one it is, and open files.
+
+    `number` is its own from 0, `run` counts how often it was started before; `folder` is that of all processes, and
+    `sockets` are those of the address.
+    """
+
+    config: str
+    processes: int
+    said: str
+    """The line that tells that all processes are there."""
+    shadow: bool = False
+    tokenizer: str | None = None
+    report: str | None = None
+    log: str | None = None
+    log_format: str = "text"
+    number: int = 0
+    run: int = 0
+    folder: str = ""
+    sockets: tuple[int, ...] = ()
+
+    @property
+    def report_part(self) -> Path:
+        """The file of what this process reports in the end."""
+        return Path(self.folder) / f"report-{self.number}"
+
+    @property
+    def log_part(self) -> Path | None:
+        """The file of this process's events: `calls.jsonl` is `calls.0.jsonl`, and `calls.0-1.jsonl` when it was
+        started again."""
+        path = None if self.log is None else Path(self.log)
+        again = f"-{self.run}" if self.run else ""
+        return None if path is None else path.with_name(f"{path.stem}.{self.number}{again}{path.suffix}")
+
+    def read(self, path: Path) -> GatewayConfig:
+        """Return the configuration of this process.  Raises `ConfigError`."""
+        config = msgspec.structs.replace(read_config(path), processes=self.processes)
+        return config.of_process(self.number, Path(self.folder))
+
+
+# --- the first process ----------------------------------------------------------------------------------------------
+
+
+class Supervisor:
+    """Runs the processes of `spec` until SIGTERM or SIGINT; then they leave and finish within `drain_seconds`.
+
+    A second signal ends them at once.
+    """
+
+    def __init__(self, spec: Spec, drain_seconds: float) -> None:
+        self._spec = spec
+        self._drain_seconds = drain_seconds
+        self._there: dict[int, asyncio.subprocess.Process] = {}
+        self._ready: set[int] = set()
+        self._ending = asyncio.Event()
+        self._status = 0
+
+    async def run(self) -> int:
+        """Return the exit status when all have ended."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end)
+        loop.add_signal_handler(signal.SIGHUP, self._tell, signal.SIGHUP)
+        keeping = [asyncio.ensure_future(self._keep(i)) for i in range(self._spec.processes)]
+        await self._ending.wait()
+        _, late = await asyncio.wait(keeping, timeout=self._drain_seconds + END_SECONDS)
+        if late:
+            _log.error("%d processes did not end in time and are killed", len(late))
+            self._tell(signal.SIGKILL)
+            await asyncio.wait(late)
+        return self._status
+
+    def _end(self, status: int = 0) -> None:
+        if self._ending.is_set():
+            self._tell(signal.SIGKILL)
+            return
+        self._status = status
+        self._ending.set()
+        self._tell(signal.SIGTERM)
+
+    def _tell(self, number: signal.Signals) -> None:
+        for each in self._there.values():
+            if each.returncode is None:
+                each.send_signal(number)
+
+    async def _keep(self, number: int) -> None:
+        """Start a process, and again whenever it ends."""
+        loop = asyncio.get_running_loop()
+        pause, run = 0.0, 0
+        while not self._ending.is_set():
+            begun = loop.time()
+            spec = msgspec.structs.replace(self._spec, number=number, run=run)
+            try:
+                there = self._there[number] = await _started(spec)
+            except OSError as error:
+                _log.error("process %d cannot be started: %s", number, error)
+                await self._pause(PAUSE_MAX_SECONDS)
+                continue
+            if self._ending.is_set():
+                there.terminate()
+            status = await self._ended(number, there)
+            if self._ending.is_set():
+                self._status = self._status or (status if status == UNEXPLAINED else 0)
+                return
+            if status == UNUSABLE and not run:
+                self._end(UNUSABLE)
+                return
+            how = f"status {status}" if status >= 0 else signal.Signals(-status).name
+            _log.error("process %d ended (%s) and is started again", number, how)
+            steady = loop.time() - begun >= STEADY_SECONDS
+            pause, run = 0.0 if steady else min(max(2 * pause, PAUSE_MIN_SECONDS), PAUSE_MAX_SECONDS), run + 1
+            await self._pause(pause)
+
+    async def _ended(self, number: int, there: asyncio.subprocess.Process) -> int:
+        """Return the status with which a process ends, or is ended for its silence."""
+        assert there.stdout is not None
+        try:
+            while line := await asyncio.wait_for(there.stdout.readline(), SILENCE_SECONDS):
+                if line.strip() and number not in self._ready:
+                    self._ready.add(number)
+                    if len(self._ready) == self._spec.processes:
+                        print(self._spec.said, flush=True)  # noqa: T201
+        except TimeoutError:
+            _log.error("process %d says nothing for %.0f s and is killed", number, SILENCE_SECONDS)
+            there.kill()
+        return await there.wait()
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
+
+
+async def _started(spec: Spec) -> asyncio.subprocess.Process:
+    program = "from fairsched.engines.gateway.server import processes; processes.main()"
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, msgspec.json.encode(spec).decode()),
+        pass_fds=spec.sockets,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+
+
+def supervise(spec: Spec, sockets: Sequence[socket.socket], *, drain_seconds: float) -> int:
+    """Run a gateway of several processes at these sockets; returns the exit status.
+
+    Raises `ConfigError` where there can be one only.
+    """
+    if sys.platform == "win32":
+        raise ConfigError(f"processes: on Windows a gateway is one process, not {spec.processes}")
+    with tempfile.TemporaryDirectory(prefix="fairsched-") as folder:
+        spec = msgspec.structs.replace(spec, folder=folder, sockets=tuple(each.fileno() for each in sockets))
+        status = asyncio.run(Supervisor(spec, drain_seconds).run())
+        if spec.report is not None:
+            said = {path.name.removeprefix("report-"): json.loads(path.read_bytes()) for path in _parts(folder)}
+            write_whole(Path(spec.report), json.dumps({"processes": said}, indent=2) + "\n")
+    return status
+
+
+def _parts(folder: str) -> list[Path]:
+    return sorted(Path(folder).glob("report-*"))
+
+
+# --- the others -----------------------------------------------------------------------------------------------------
+
+
+class Siblings:
+    """What the processes of a gateway tell of themselves together: each answers at a socket in the folder.
+
+    From here on the gateway's status and metrics are those of all, and weights reach all.
+    """
+
+    def __init__(self, gateway: Gateway, spec: Spec) -> None:
+        self._gateway = gateway
+        self._folder = Path(spec.folder)
+        self._path = self._folder / f"{spec.number}.socket"
+        self._weigh = gateway.weigh
+        gateway.status, gateway.metrics, gateway.weigh = self.status, self.metrics, self.weigh
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Answer the others within."""
+        app = web.Application()
+        for path, answers in (("status", self._status), ("metrics", self._metrics), ("weights", self._weights)):
+            app.router.add_post(f"/{path}", answers)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        self._path.unlink(missing_ok=True)
+        await web.UnixSite(runner, str(self._path)).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return web.json_response({"pid": os.getpid(), **await self._gateway.account.status()})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=await self._gateway.account.metrics())
+
+    async def _weights(self, request: web.Request) -> web.Response:
+        await self._weigh(await request.json())
+        return web.Response()
+
+    async def _all(self, what: str, document: object = None) -> dict[str, bytes]:
+        """Return what each process answers, by number; without those that do not."""
+
+        async def ask(path: Path) -> bytes:
+            connector, timeout = aiohttp.UnixConnector(str(path)), aiohttp.ClientTimeout(ANSWER_SECONDS)
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
+                http.post(f"http://process/{what}", json=document) as answer,
+            ):
+                return await answer.read()
+
+        paths = sorted(self._folder.glob("*.socket"))
+        answers = await asyncio.gather(*(ask(path) for path in paths), return_exceptions=True)
+        return {path.stem: said for path, said in zip(paths, answers, strict=True) if isinstance(said, bytes)}
+
+    async def status(self) -> Document:
+        """Return the status of each process, by number."""
+        return {"processes": {number: json.loads(said) for number, said in (await self._all("status")).items()}}
+
+    async def metrics(self) -> bytes:
+        """Return the metrics of all: worker 0 is `gateway-0`."""
+        return merged({number: said.decode() for number, said in (await self._all("metrics")).items()}).encode()
+
+    async def weigh(self, weights: Mapping[str, int]) -> None:
+        """Give clients other weights, in all processes."""
+        await self._all("weights", weights)
+
+
+def merged(texts: Mapping[str, str]) -> str:
+    """Return metrics of processes as one text, in which each name is explained once."""
+    families: dict[str, list[str]] = {}
+    for number, text in texts.items():
+        told = text.replace('worker="gateway"', f'worker="gateway-{number}"')
+        for family in re.split(r"^(?=# HELP )", told, flags=re.MULTILINE)[1:]:
+            what, kind, samples = family.split("\n", 2)
+            families.setdefault(f"{what}\n{kind}\n", []).append(samples)
+    return "".join(head + "".join(samples) for head, samples in families.items())
+
+
+async def _beat() -> None:
+    """Say that this process is there."""
+    while True:
+        await asyncio.sleep(BEAT_SECONDS)
+        print(flush=True)  # noqa: T201
+
+
+def _serve(spec: Spec) -> bool:
+    path = Path(spec.config)
+    config = spec.read(path)
+    policy, router = gateway_policy(config, path), window_router(config.router)
+    open_log = None if spec.log_part is None else process.log_opener(spec.log_part, config, policy)
+    module, _, function = (spec.tokenizer or "").partition(":")
+    tokenizer: Any = getattr(importlib.import_module(module), function) if module else None
+    gateway = process.build(config, policy, router, shadow=spec.shadow, tokenizer=tokenizer, open_log=open_log)
+    gateway.drain = partial(os.kill, os.getppid(), signal.SIGTERM)
+    sockets = [socket.socket(fileno=each) for each in spec.sockets]
+
+    async def work() -> bool:
+        # What the first process does not close ends with it, and then this one does.
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, LOST)
+        async with Siblings(gateway, spec).serving(), beside(_beat()):
+            report = None if spec.report is None else spec.report_part
+            say = partial(print, flush=True)
+            return await process.serving(gateway, path, sockets, report, say, spec.read)
+
+    with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
+        return runner.run(work())
+
+
+def main() -> None:
+    """Be the process that the argument (`Spec` as JSON) says, until it ends."""
+    spec = msgspec.json.decode(sys.argv[1], type=Spec)
+    log_to_stderr(spec.log_format)
+    try:
+        status = UNEXPLAINED if _serve(spec) else 0
+    except (ConfigError, OSError) as error:
+        print(f"fairsched gateway: {error}", file=sys.stderr)  # noqa: T201
+        status = UNUSABLE
+    sys.stdout.flush()
+    # Not held up by a thread that still looks up a name.
+    os._exit(status)
