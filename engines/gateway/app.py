@@ -15,11 +15,14 @@ from aiohttp import web
 from fairsched.engines.gateway import openai
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.identity import Peer
-from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, add_routes, begun, current, over
+from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, begun, current, over
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _CALLED = frozenset(each.path for each in openai.GATED) | frozenset(each.path for each in openai.PASSED)
 """Paths of calls, as opposed to those of the gateway itself."""
+WEIGHTS_BYTES = 1 << 16
+_WEIGHTS = msgspec.json.Decoder(dict[str, int])
+_log = logging.getLogger("fairsched.gateway")
 
 
 def application(gateway: Gateway) -> web.Application:
@@ -66,7 +69,9 @@ class _Application:
         if gateway.config.status:
             app.router.add_get("/gateway/status", self._status)
             app.router.add_get("/gateway/usage", self._usage)
-        add_routes(app, gateway)
+        if gateway.config.admin:
+            app.router.add_post("/gateway/weights", self._weigh)
+            app.router.add_post("/gateway/drain", self._drain)
         if gateway.config.metrics:
             app.router.add_get("/metrics", self._metrics)
 
@@ -174,6 +179,25 @@ class _Application:
         self._gateway.names.check_admin(request.headers)
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=await self._gateway.metrics(), headers=headers)
+
+    async def _weigh(self, request: web.Request) -> web.Response:
+        self._gateway.names.check_admin(request.headers)
+        try:
+            weights = _WEIGHTS.decode(await request.content.read(WEIGHTS_BYTES))
+            self._gateway.config.with_weights(weights)
+        except msgspec.MsgspecError:
+            raise openai.CallError(400, 'the body is {"CLIENT": WEIGHT, ...}') from None
+        except ValueError as error:
+            raise openai.CallError(400, str(error)) from None
+        await self._gateway.weigh(weights)
+        _log.warning("an administrator set weights: %s", weights)
+        return _json(weights)
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        self._gateway.names.check_admin(request.headers)
+        _log.warning("an administrator lets the gateway drain")
+        self._gateway.drain()
+        return _json({"draining": True}, 202)
 
     async def _preflight(self, request: web.Request) -> web.Response:
         asked, method = (request.headers.get(f"Access-Control-Request-{each}") for each in ("Headers", "Method"))

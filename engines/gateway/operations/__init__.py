@@ -1,4 +1,4 @@
-"""For those who run a gateway: what is told of a call (request id, log lines, traces), and a page. Read `calls` first.
+"""For those who run a gateway: what is told of a call (request id, log lines, traces). Read `calls` first.
 
 Nothing here decides anything, and none of it is needed to serve: `traces` wants the extra of that name.
 """
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.gateway.operations.admin import add_routes
     from fairsched.engines.gateway.operations.calls import (
         CALLS,
-        FORMATS,
         REQUEST_ID,
         CallRecord,
         begun,
@@ -25,6 +23,6 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "CALLS", "FORMATS", "REQUEST_ID", "CallRecord", "Tracing", "add_routes", "begun", "current", "log_to_stderr",
+    "CALLS", "REQUEST_ID", "CallRecord", "Tracing", "begun", "current", "log_to_stderr",
     "over", "told_headers"
 ]  # fmt: skip

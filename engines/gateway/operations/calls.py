@@ -19,8 +19,6 @@ import msgspec
 REQUEST_ID = "x-request-id"
 CALLS = logging.getLogger("fairsched.gateway.calls")
 """A line for each call; it is written in JSON only."""
-FORMATS = ("text", "json")
-"""Of the log."""
 
 _PLAIN = re.compile(r"[!-~]{1,128}")
 
@@ -135,7 +133,7 @@ def _text(value: str) -> str:
 
 
 def log_to_stderr(form: str) -> None:
-    """Have this process log to its standard error, in one of `FORMATS`; other people's code only its warnings."""
+    """Have this process log to its standard error, as lines for people (`text`) or `json`; other people's code only its warnings."""
     handler = logging.StreamHandler()
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if form == "json" else plain)

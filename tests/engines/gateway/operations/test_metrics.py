@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from fairsched.engines.gateway.account.local import CLIENTS_SHOWN
+from fairsched.engines.gateway.account.account import CLIENTS_SHOWN
 from fairsched.engines.gateway.config import ClientConfig
 from tests.engines.serving.test_metrics import Sample, sample, samples_of
 from tests.support.adapters.gateway_scenarios import ADMIN, Fake, faked, world
