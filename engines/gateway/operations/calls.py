@@ -133,7 +133,7 @@ def _text(value: str) -> str:
 
 
 def log_to_stderr(form: str) -> None:
-    """Have this process log to its standard error, as lines for people (`text`) or `json`; other people's code only its warnings."""
+    """Have this process log to its standard error as `text` or `json`; other people's code only its warnings."""
     handler = logging.StreamHandler()
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if form == "json" else plain)
