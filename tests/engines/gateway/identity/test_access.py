@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from fairsched.engines.gateway import access_lines, access_warnings
@@ -18,8 +17,6 @@ from fairsched.engines.gateway.config import (
     hashed_key,
     read_config,
 )
-from fairsched.engines.gateway.servers import Upstream
-from fairsched.engines.gateway.servers.target import ServerTarget
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "integrate" / "callers.md"
 SERVERS = (ServerConfig("http://a", 60),)
@@ -99,22 +96,6 @@ def test_what_lets_any_caller_in_is_warned_of(fields: dict[str, Any], why: str) 
 def test_what_lets_in_who_is_meant_is_not(fields: dict[str, Any]) -> None:
     """Declared proxies, tokens, certificates and keys are no cause to warn."""
     assert access_warnings(config(**fields)) == []
-
-
-def test_every_process_of_a_gateway_knows_callers_alike() -> None:
-    """What the account's process tells the others of callers and servers is what it has."""
-    servers = (ServerConfig("https://a", 60, ca="ca.pem", certificate="a.pem", key="a.key"),)
-    given = GatewayConfig(
-        servers,
-        clients={"ann": ClientConfig(jwt=("ann",), certificates=("ann.test",))},
-        identify=("header", "certificate", "jwt", "key"),
-        header_from=("10.0.0.0/8",),
-        jwt=JWT,
-        tls=TLS,
-    )
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=GatewayConfig) == given
-    (target,) = (ServerTarget(server).upstream(0) for server in servers)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(target), type=Upstream) == target
 
 
 def test_the_page_about_callers_shows_what_is_said(tmp_path: Path) -> None:
