@@ -4,13 +4,12 @@ Three clients ask for a short answer now and then; one sends a burst of long cal
 `fairsched loadtest` against
 
 - "round robin": the gateway with an endless window and no gate, so that calls go on at once and servers queue them;
-- "gateway": a window of tokens under the deficit gate;
-- "priority": calls go on at once with a `priority` for the server's own queue, if servers run with that policy.
+- "gateway": a window of tokens under the deficit gate.
 
 Two servers have to be there, such as vLLM on a CPU, one thread each:
 
-    OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 2 --scheduling-policy priority --port 8001
-    OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 2 --scheduling-policy priority --port 8002
+    OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 2 --port 8001
+    OMP_NUM_THREADS=1 vllm serve MODEL --max-num-seqs 2 --port 8002
     python benchmarks/gateway/shares.py http://127.0.0.1:8001 http://127.0.0.1:8002 --plot docs/plots/gateway.svg
 """
 
@@ -25,7 +24,6 @@ from pathlib import Path
 SYSTEMS = {
     "round robin": 'policy = "fcfs"\nrouter = "round-robin"',
     "gateway": 'policy = "fcfs+deficit"\nquantum = 128',
-    "priority": 'mode = "priority"',
 }
 FAIRSCHED = str(Path(sys.executable).with_name("fairsched"))
 ENDLESS = 1_000_000_000
@@ -51,9 +49,8 @@ def measured(system: str, servers: list[str], window: int, folder: Path) -> dict
         lines.append(f"[client.{name}]")
     for url in servers:
         lines += ["[[server]]", f'url = "{url}"']
-        if system != "priority":
-            lines.append(f"window_tokens = {window if system == 'gateway' else ENDLESS}")
-            lines.append(f"window_requests = {ENDLESS}")
+        lines.append(f"window_tokens = {window if system == 'gateway' else ENDLESS}")
+        lines.append(f"window_requests = {ENDLESS}")
     config, out, report = folder / "gateway.toml", folder / "load.json", folder / f"{system}.json"
     config.write_text("\n".join(lines) + "\n")
     command = [FAIRSCHED, "gateway", str(config), "--report", str(report)]

@@ -31,7 +31,6 @@ Way = Literal["key", "header", "jwt", "certificate"]
 """How a caller is identified."""
 Network = IPv4Network | IPv6Network
 
-Mode = Literal["window", "priority"]
 UnknownClients = Literal["reject", "own", "together"]
 QuotaKind = Literal["client", "user", "organisation"]
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -53,8 +52,6 @@ Sources: Claude Code's gateway protocol reference; openai/codex, `build_conversa
 `session-id` since its change 22193), where the threads of subagents have their root's session; anomalyco/opencode,
 `session/llm/request.ts`, where a subagent has a session of its own and names its parent's.
 """
-WINDOW_REQUESTS = 256
-"""Calls in flight at a server at most, unless it says otherwise."""
 UNKNOWN_PREFIX = "~"
 """How the name of an unknown client begins."""
 _VOUCHED = ("jwt", "certificate", "header")
@@ -385,10 +382,10 @@ class ServerConfig(settings.Settings, frozen=True):
 
     url: str
     """Address without `/v1`."""
-    window_tokens: settings.Count | None = None
-    """Prompt and output tokens in flight there at most: about its KV cache. Needed in window mode."""
-    window_requests: settings.Count | None = None
-    """Calls in flight there at most; none: 256, and no limit in priority mode."""
+    window_tokens: settings.Count
+    """Prompt and output tokens in flight there at most: about its KV cache."""
+    window_requests: settings.Count = 256
+    """Calls in flight there at most."""
     api_key: str | None = None
     """Sent instead of the caller's key."""
     health: Annotated[str, Meta(pattern="^(/.*)?$", description="a path like /health, or an empty text")] = "/health"
@@ -429,8 +426,6 @@ class GatewayConfig(settings.Settings, frozen=True):
     """All of it."""
 
     servers: tuple[ServerConfig, ...] = msgspec.field(name="server")
-    mode: Mode = "window"
-    """`priority`: calls go on at once with a priority for servers that order calls themselves; it has no bound."""
     listen: str = "127.0.0.1:8080"
     """Address and port."""
     processes: settings.Count = 1
@@ -499,13 +494,10 @@ class GatewayConfig(settings.Settings, frozen=True):
             raise ValueError("server: at least one is needed")
         urls: dict[str, int] = {}
         for i, server in enumerate(self.servers):
-            if self.mode == "window" and server.window_tokens is None:
-                raise ValueError(f"server[{i}].window_tokens is missing")
             if urls.setdefault(server.url, i) != i:
                 raise ValueError(f"server[{i}].url is that of server[{urls[server.url]}], too: {server.url}")
-        if self.mode == "priority" and self.policy != DEFAULT_POLICY:
-            raise ValueError("policy: in priority mode the servers order calls; leave it out")
-        self._check_shared()
+        if self.state is not None and (self.store is not None or self.processes > 1):
+            raise ValueError("state: what clients owe to several gateways or processes is kept in [store]")
         for key in (self.header, *self.program_headers):
             if key.lower() == CLIENT_HEADER:
                 raise ValueError(f"{CLIENT_HEADER} is set by the gateway alone: it is no header or program_headers")
@@ -529,16 +521,6 @@ class GatewayConfig(settings.Settings, frozen=True):
         """Whether tokens name organisations."""
         return self.jwt is not None and self.jwt.organisation_claim is not None
 
-    def _check_shared(self) -> None:
-        """Raise `ValueError` for what several gateways or processes cannot share."""
-        for key, shares in (("store", self.store is not None), ("processes", self.processes > 1)):
-            if shares and self.mode == "priority":
-                raise ValueError(f"{key}: in priority mode there is no account to share")
-            if shares and self.state is not None:
-                raise ValueError(
-                    "state: a [store] keeps what clients owe to several gateways or processes; name it there"
-                )
-
     def of_process(self, number: int = 0, folder: Path = Path("/")) -> "GatewayConfig":
         """Return the configuration of one of its processes: a part of each window, and the account of all, in the
         store, or in this folder if there is none.  One process has all.  Raises `ConfigError` for a window that has no
@@ -547,7 +529,7 @@ class GatewayConfig(settings.Settings, frozen=True):
         if count == 1:
             return self
         for i, server in enumerate(self.servers):
-            tokens, requests = server.window_tokens or 0, server.window_requests or WINDOW_REQUESTS
+            tokens, requests = server.window_tokens, server.window_requests
             if tokens < 2 * count or requests < count:
                 raise settings.ConfigError(
                     f"server[{i}]: a window of {tokens} tokens and {requests} requests has no part for each of {count} "

@@ -259,9 +259,6 @@ class _Try:
         gateway, placed, call, request = self._gateway, self._placed, self._call, self._request
         account, request_id, server = gateway.account, placed.request_id, placed.upstream.server
         body = call.body_with_most(call.max_output_tokens)
-        if placed.priority is not None:
-            # Whatever its caller asked for.
-            body = openai.with_fields(body, {"priority": placed.priority})
         try:
             headers = servers.sent_headers(
                 gateway.names.forwarded(request.headers), told_name(self._name), placed.upstream.api_key

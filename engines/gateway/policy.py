@@ -51,7 +51,7 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
     Raises `ConfigError` for one that cannot be used here.
     """
     try:
-        policy = window_policy("fcfs" if config.mode == "priority" else config.policy, config.quantum)
+        policy = window_policy(config.policy, config.quantum)
     except ValueError as error:
         raise ConfigError(f"{path}: policy: {error}") from None
     if config.organisations and not isinstance(policy.gate, HierarchicalGate):
@@ -100,9 +100,7 @@ def quota_lines(config: GatewayConfig) -> list[str]:
 
 def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
     """Return what the policy promises with the windows of the configuration, a line each bound."""
-    if config.mode == "priority":
-        return "mode priority: servers order calls by their field priority, and nothing is promised"
-    windows = [server.window_tokens or 0 for server in config.servers]
+    windows = [server.window_tokens for server in config.servers]
     tokens, terms = sum(windows), window_terms(config).of(max(windows))
     limits = window_limits(policy.guarantee, tokens, terms)
     families: dict[str, list[Client]] = {"": []}

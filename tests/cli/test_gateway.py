@@ -108,7 +108,6 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
             "[organisation.acme]\nusers = { a = 0 }\n[client.gold]",
             "organisation.acme.users.a: expected int >= 1, not 0",
         ),
-        ("[[server]]", 'mode = "priority"\npolicy = "vtc"\n[[server]]', "in priority mode the servers order calls"),
         ("[[server]]", 'state = "/nowhere/debts.json"\n[[server]]', "state: there is no folder /nowhere"),
         ("listen", "lisen", "unknown key lisen; did you mean listen"),
         ("weight = 4", "weight = 0", "client.gold.weight: expected int >= 1, not 0"),
@@ -302,16 +301,6 @@ def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Pat
     written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"'))
     with pytest.raises(ConfigError, match="was in acme"):
         built_from(path)
-
-
-def test_priority_mode_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
-    """It says so, needs no window, and has no shadow."""
-    path = written(
-        tmp_path, PLAIN.replace("[[server]]", 'mode = "priority"\n[[server]]').replace("window_tokens = 1000", "")
-    )
-    assert main(["gateway", str(path), "--check"]) == 0
-    assert "nothing is promised" in capsys.readouterr().out
-    assert "--shadow is for mode window" in refused("gateway", str(path), "--shadow", "--check")
 
 
 def test_what_is_read_again_and_what_needs_a_restart(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fairsched.engines.gateway.account.quota import CallQuotas
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers import Fleet, Upstream
-from fairsched.engines.gateway.window import QueueShare, Shadow, Tags, Window, credit, waits
+from fairsched.engines.gateway.window import QueueShare, Shadow, Window, credit, waits
 from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import SEAT
 from fairsched.engines.settings import ConfigError
@@ -58,7 +58,6 @@ class Account:
     `window` has a server for each of the configuration's that is no name to look up, in order; `clients` are those of
     an account before this one, whose debts the window goes on from.  A `LeasedWindow` has its credit from `store`
     (`leasing_of`).  `logs` must know a client before events name it.
-    `tags` are given to servers as priorities (`Tags`).
     Budgets of quotas are in `quota_store`; in shadow there are none.
     """
 
@@ -70,7 +69,6 @@ class Account:
         shadow: bool = False,
         clients: Sequence[Client] = (),
         logs: Sequence[WindowLog] = (),
-        tags: Tags | None = None,
         store: Store | None = None,
         quota_store: Store | None = None,
     ) -> None:
@@ -81,7 +79,6 @@ class Account:
         self.shadow = Shadow(window) if shadow else None
         self.quotas: CallQuotas | None = None
         self._logs = logs
-        self._tags = tags
         self._begun_ns = time.monotonic_ns()
         self._next_id = 0
         self._places: dict[int, asyncio.Future[int]] = {}
@@ -246,8 +243,7 @@ class Account:
             server = await self._wait(request_id, client, wanted.wait_seconds)
         self._servers[request_id] = server
         self._tick_later()
-        priority = None if self._tags is None else self._tags.of(request_id)
-        return Placed(request_id, self.fleet.upstream(server), priority, most)
+        return Placed(request_id, self.fleet.upstream(server), most)
 
     async def _wait(self, request_id: int, client: Client, wait_seconds: float) -> int:
         place: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -23,12 +23,11 @@ class PlaceRequest(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A call that may go: its number, where, the priority that the server is told, if it is told one, the limit of its
-    outputs, where its caller named none, and headers that its caller is told with the answer."""
+    """A call that may go: its number, where, the limit of its outputs, where its caller named none, and headers that
+    its caller is told with the answer."""
 
     request_id: int
     upstream: Upstream
-    priority: int | None = None
     max_output_tokens: int | None = None
     headers: dict[str, str] = {}
 

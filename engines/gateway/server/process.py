@@ -23,10 +23,9 @@ from fairsched.engines.gateway.identity import access_warnings
 from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
-from fairsched.engines.gateway.servers import share_of
 from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.tls import check_files, tls_context
-from fairsched.engines.gateway.window import LeasedWindow, Tags, Window
+from fairsched.engines.gateway.window import LeasedWindow, Share, Window
 from fairsched.engines.gateway.window.leases import Store
 from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.engines.settings import ConfigError
@@ -133,17 +132,15 @@ def build_account(
     `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
     for debts that cannot be gone on from, and `OSError` where they cannot be kept.
     """
-    unlimited = config.mode == "priority"
-    shares = [share_of(server, config) for server in config.servers if not server.resolve]
+    shares = [Share(server.window_tokens, server.window_requests) for server in config.servers if not server.resolve]
     debts = None if config.state is None else UsageStore(Path(config.state), policy)
     state = None if debts is None else debts.state
     logs: list[UsageStore | Recorded] = [] if debts is None else [debts]
     if open_log is not None:
         # A name that is looked up later begins as one server; the log says when there is more.
-        windows = tuple(share_of(server, config).tokens for server in config.servers)
+        windows = tuple(server.window_tokens for server in config.servers)
         logs.append(Recorded(open_log(windows, None if state is None else policy.state_to_json(state))))
-    tags = Tags() if unlimited else None
-    listeners = [each.record for each in (*logs, tags) if each is not None]
+    listeners = [each.record for each in logs]
     kind: Any = Window if config.store is None else LeasedWindow
     account = Account(
         config,
@@ -151,7 +148,6 @@ def build_account(
         shadow=shadow,
         clients=() if debts is None else tuple(debts.clients.values()),
         logs=logs,
-        tags=tags,
         store=store,
         quota_store=None if config.quota is None else budgets or quota_store(config),
     )

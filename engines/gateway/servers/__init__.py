@@ -5,7 +5,7 @@
 
 from fairsched.engines.gateway.servers.fleet import Fleet
 from fairsched.engines.gateway.servers.retries import RetryBudget
-from fairsched.engines.gateway.servers.target import Upstream, Why, share_of
+from fairsched.engines.gateway.servers.target import Upstream, Why
 from fairsched.engines.gateway.servers.upstream import (
     BrokenError,
     ServerAnswer,
@@ -19,5 +19,5 @@ from fairsched.engines.gateway.servers.watch import ServerLateError, Watch, Watc
 
 __all__ = [
     "BrokenError", "Fleet", "RetryBudget", "ServerAnswer", "ServerFailedError", "ServerLateError", "UnsendableError",
-    "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers", "share_of"
+    "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers"
 ]  # fmt: skip

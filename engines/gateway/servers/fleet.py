@@ -10,7 +10,7 @@ from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers.health import ServerHealth
 from fairsched.engines.gateway.servers.probes import Probes
-from fairsched.engines.gateway.servers.target import Servers, ServerTarget, Upstream, Why, addresses_of, share_of
+from fairsched.engines.gateway.servers.target import Servers, ServerTarget, Upstream, Why, addresses_of
 from fairsched.engines.gateway.tls import server_context
 from fairsched.engines.gateway.window import Share, Window
 from fairsched.engines.serving import Document
@@ -64,7 +64,9 @@ class Fleet:
             self._window.resize(place, self._share(place), now_ns)
         for target in join:
             _log.info("server %s joins", target.name)
-            self._joined(self._window.join(share_of(target.config, config), now_ns), target)
+            self._joined(
+                self._window.join(Share(target.config.window_tokens, target.config.window_requests), now_ns), target
+            )
         if leave or join:
             self._pump()
 
@@ -73,8 +75,8 @@ class Fleet:
         self.health.join(place)
 
     def _share(self, place: int) -> Share:
-        share = share_of(self.servers[place].config, self.config)
-        return Share(share.tokens, 1) if self.health.on_trial(place) else share
+        config = self.servers[place].config
+        return Share(config.window_tokens, 1 if self.health.on_trial(place) else config.window_requests)
 
     def upstream(self, place: int) -> Upstream:
         """Return the server at a place as calls are sent to it."""

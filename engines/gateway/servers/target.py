@@ -16,15 +16,11 @@ from urllib.parse import urlsplit
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.config import WINDOW_REQUESTS, GatewayConfig, ServerConfig, TlsFiles
+from fairsched.engines.gateway.config import ServerConfig, TlsFiles
 from fairsched.engines.gateway.tls import server_context
-from fairsched.engines.gateway.window import Share
 
 Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "late", "ours"]
 """Why a server gave no answer that works (`servers.health`)."""
-
-ENDLESS = 1 << 24
-"""Tokens and requests of a server without a limit: more than any serves at a time."""
 
 
 class Upstream(msgspec.Struct, frozen=True):
@@ -79,15 +75,6 @@ class ServerTarget:
     def name(self) -> str:
         """What logs and the status call it."""
         return self.config.url if self.address is None else f"{self.config.url} ({self.address})"
-
-
-def share_of(server: ServerConfig, config: GatewayConfig) -> Share:
-    """Return what a server takes at a time."""
-    unlimited = config.mode == "priority"
-    return Share(
-        server.window_tokens or ENDLESS,
-        server.window_requests or (ENDLESS if unlimited else WINDOW_REQUESTS),
-    )
 
 
 _log = logging.getLogger("fairsched.gateway")

@@ -3,13 +3,12 @@
 from fairsched.engines.gateway.window.flight import WINDOW, Placement, request_of
 from fairsched.engines.gateway.window.leased import LeasedWindow
 from fairsched.engines.gateway.window.pool import Share
-from fairsched.engines.gateway.window.priority import Tags
 from fairsched.engines.gateway.window.queue_share import QueueShare
 from fairsched.engines.gateway.window.reasons import credit, waits
 from fairsched.engines.gateway.window.shadow import Shadow
 from fairsched.engines.gateway.window.window import Window
 
 __all__ = [
-    "WINDOW", "LeasedWindow", "Placement", "QueueShare", "Shadow", "Share", "Tags", "Window", "credit", "request_of",
+    "WINDOW", "LeasedWindow", "Placement", "QueueShare", "Shadow", "Share", "Window", "credit", "request_of",
     "waits"
 ]  # fmt: skip

@@ -19,14 +19,12 @@ LONG = 100
 PAUSE = 0.02
 counts: Counter[str] = Counter()
 order: list[str] = []
-priorities: list[int | None] = []
 
 
 async def _answer(request: web.Request) -> web.StreamResponse:
     body = await request.json()
     counts["asked"] += 1
     order.append(request.headers.get("x-client", ""))
-    priorities.append(body.get("priority"))
     tokens = body["max_tokens"]
     if body.get("stream"):
         return await streamed(request, _stream(tokens))
@@ -51,7 +49,7 @@ async def _stream(tokens: int) -> AsyncIterator[bytes]:
 
 
 async def _counts(_: web.Request) -> web.Response:
-    return web.json_response({**counts, "order": order, "priorities": priorities})
+    return web.json_response({**counts, "order": order})
 
 
 def main() -> None:

@@ -377,7 +377,7 @@ class World:
     def _gate(self) -> tuple[str, int, int]:
         config = read_config(self.promises)
         policy = gateway_policy(config, self.promises)
-        windows = [server.window_tokens or 0 for server in config.servers]
+        windows = [server.window_tokens for server in config.servers]
         limits = window_limits(policy.guarantee, sum(windows), window_terms(config).of(max(windows)))
         gate = policy.gate
         assert isinstance(gate, LeasedGate)

@@ -137,8 +137,8 @@ def _check(config: engines_gateway.GatewayConfig, path: Path, shadow: bool) -> N
     """Raise `ConfigError` for files that cannot be used, and for a shadow of what has none."""
     if config.state is not None and not Path(config.state).parent.is_dir():
         raise ConfigError(f"{path}: state: there is no folder {Path(config.state).parent}")
-    if shadow and (config.mode == "priority" or config.state is not None):
-        raise ConfigError(f"{path}: --shadow is for mode window without state: a shadow charges no client")
+    if shadow and config.state is not None:
+        raise ConfigError(f"{path}: --shadow has no state: a shadow charges no client")
     try:
         for name, module in (("metrics", "prometheus_client"), ("traces", "opentelemetry")):
             if getattr(config, name) and importlib.util.find_spec(module) is None:

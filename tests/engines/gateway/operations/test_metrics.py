@@ -1,15 +1,13 @@
 """What a gateway tells Prometheus, what it gives servers that order calls themselves, and shares of organisations."""
 
-import asyncio
 from functools import partial
-from typing import Any
 
 from fairsched.engines.gateway.account.account import CLIENTS_SHOWN
 from fairsched.engines.gateway.config import ClientConfig
 from tests.engines.serving.test_metrics import Sample, sample, samples_of
 from tests.support.adapters.gateway_scenarios import ADMIN, Fake, faked, world
 from tests.support.adapters.http import Caller, served
-from tests.support.adapters.loops import in_loop, until
+from tests.support.adapters.loops import in_loop
 
 value = partial(sample, worker="gateway")
 
@@ -61,21 +59,3 @@ async def test_labels_are_bounded_and_no_series_falls() -> None:
             assert all(tokens[key] >= before[key] for key in both)
             before = tokens
         assert "other" in names
-
-
-@in_loop
-async def test_in_priority_mode_calls_go_on_at_once_with_a_tag() -> None:
-    """More than any window are at the server together; whoever asked for much has larger numbers than who comes new."""
-    clients = {name: ClientConfig() for name in ("hog", "light")}
-    fields: dict[str, Any] = {"mode": "priority", "window_tokens": None, "window_requests": None}
-    async with faked(Fake(held=True), clients=clients, **fields) as (fake, here):
-        calls = [asyncio.ensure_future(here.ask("hog", max_tokens=500, priority=-5)) for _ in range(300)]
-        await until(lambda: fake.running >= 300)
-        calls.append(asyncio.ensure_future(here.ask("light")))
-        await until(lambda: fake.running >= 301)
-        fake.answers.set()
-        assert {answer.status for answer in await asyncio.gather(*calls)} == {200}
-        *hogs, light = [asked["priority"] for asked in fake.asked]
-        assert sorted(hogs) != sorted(hogs, reverse=True)
-        assert min(hogs) == light < sorted(hogs)[1]
-        assert "promise" not in here.status

@@ -15,15 +15,12 @@ from fairsched.engines.analysis.explained import ExplainError
 from fairsched.engines.gateway import Share, Window, gateway_policy
 from fairsched.engines.gateway import state_store as keep
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
-from fairsched.engines.gateway.openai import with_fields
 from fairsched.engines.gateway.server import Recorded
 from fairsched.engines.gateway.state_store import UsageStore
-from fairsched.engines.gateway.window import WINDOW, Tags
 from fairsched.engines.logs import logged_policy
 from fairsched.engines.serving import ServingLog
 from fairsched.engines.settings import ConfigError
-from fairsched.model.events import Arrived, Cancelled, ClientConfigured, Finished
-from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.request import Client
 from fairsched.model.serialization import digest
 from fairsched.policies.guarantees import WindowTerms
 from fairsched.policies.registry import ROUTERS, parameters
@@ -333,34 +330,3 @@ def test_a_disk_that_takes_a_part_of_a_line_is_given_the_rest(tmp_path: Path) ->
         world.step("a", 0, 5, 5)
     world.kill()
     assert digest(UsageStore(tmp_path / "debts.json", policy()).state) == world.owed()
-
-
-# --- tags -----------------------------------------------------------------------------------------------------------
-
-
-def arrived(request_id: int, client: int, prompt: int = 10, output: int = 10) -> Arrived:
-    """A call."""
-    return Arrived(0, WINDOW, Request(request_id, client, 0, Prompt(prompt), output))
-
-
-def test_tags_share_by_weight_and_nobody_saves_up() -> None:
-    """Of two clients with many open calls the heavier has its share of the smallest tags; who comes later starts with
-    those that are open, not at zero; what was not used is given back."""
-    tags = Tags()
-    tags.record(ClientConfigured(0, WINDOW, 0, 3))
-    for i in range(40):
-        tags.record(arrived(i, i % 2))
-    first = sorted(range(40), key=tags.of)[:20]
-    assert 14 <= sum(i % 2 == 0 for i in first) <= 16
-    for i in first:
-        tags.record(Finished(0, WINDOW, i, i % 2, 10))
-    tags.record(arrived(40, 2))
-    assert tags.of(40) == min(tags.of(i) for i in range(40) if i not in first)
-    before = tags._next[2]
-    tags.record(Cancelled(0, WINDOW, 40, 2, False, 0, 0))
-    assert tags._next[2] == before - 30 * 1024
-
-
-def test_a_priority_is_the_gateways_and_nothing_else_changes() -> None:
-    """A caller's own priority is overwritten."""
-    assert with_fields(b'{"prompt": "a", "priority": -9}', {"priority": 7}) == b'{"prompt":"a","priority":7}'
