@@ -119,7 +119,6 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ),
         ("[[server]]", "status = true\n[[server]]", "admin_keys is missing: status and metrics name clients"),
         ("[[server]]", 'cors_origins = ["x.org"]\n[[server]]', "origins like https://HOST, or \"*\", not 'x.org'"),
-        ("[[server]]", 'header = "X-Fairsched-Client"\n[[server]]', "x-fairsched-client is set by the gateway alone"),
         ("[[server]]", 'program_headers = ["x y"]\n[[server]]', "program_headers[0]: expected the name of a header"),
         (
             "window_tokens = 1000",
@@ -138,7 +137,6 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ),
         ("127.0.0.1:0", "here", "listen is HOST:PORT"),
         ("[[server]]", "[server]", "server: expected a list, not a dict"),
-        ("[[server]]", 'policy = "dlmp"\n[[server]]', "did you mean dlpm"),
         ("[[server]]", 'policy = "fastserve"\n[[server]]', "preempts"),
         ("[[server]]", 'router = "shortest"\n[[server]]', "unknown router 'shortest'"),
         (
@@ -155,16 +153,10 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ),
         (
             "[[server]]",
-            'identify = ["header", "key"]\n[[server]]',
-            "header_from is missing: without it any caller",
-        ),
-        (
-            "[[server]]",
             'identify = "header"\nheader_from = ["10.0.0.1/8"]\n[[server]]',
             "header_from: a network is like 10.0.0.0/8 or ::1/128: 10.0.0.1/8 has host bits set",
         ),
         ("[client.gold]", '[jwt]\njwks = "k.json"\nissuer = "i"\n[client.gold]', "jwt.audience is missing"),
-        ("[client.gold]", '[client."jwt:gold"]', "only callers that are not listed have names that begin so"),
         (
             "window_tokens = 1000",
             'window_tokens = 1\ncertificate = "a.pem"',

@@ -66,9 +66,7 @@ def test_figures_are_for_one_gpu_of_a_worker(
         (["--slo", "ttft=2s"], "one for tpot"),
         (["--slo", "ttft=2s,tpot=fast"], "expected ttft=TIME,tpot=TIME"),
         (["--slo", "ttft=2s,tpot=1ms"], "no size keeps"),
-        ([*SLO, "--routers", "roundrobin"], "did you mean round-robin"),
         ([*SLO, "--latency-model", "opt-13b-a100:0"], "at least one GPU"),
-        ([*SLO, "--scaled-to", "0"], "expected a positive whole number, found '0'"),
         ([*SLO, "--scaled-to", "2"], "two or more sizes"),
         (
             [*SLO, "--latency-model", "opt-13b-a100,opt-13b-a100-tp2", "--scaled-to", "4,2"],

@@ -81,18 +81,12 @@ def test_replan_says_when_the_fleet_changes(figures: Figures, capsys: pytest.Cap
             ["--target", "nine-slos"],
             "--target nine-slos: the targets are of what a request takes alone on --reference MODEL",
         ),
-        ([*KEPT, "--fleet", "2xopt-13b-a100:prefill"], "has no decode worker: no request would ever finish there"),
         ([*KEPT, "--fleet", "two"], "fleet 'two': expected NxMODEL[/STAGES][:ROLE], ROLE prefill or decode, not 'two'"),
-        ([*KEPT, "--gpus", "0"], "expected a positive whole number, found '0'"),
         (
             [*KEPT, "--gpus", "1", "--routers", "distserve"],
             "no fleet has at most 1 GPUs; workers have: opt-13b-a100 (1)",
         ),
         ([*KEPT, "--latency-model", "gpt-9"], "gpt-9"),
-        (
-            [*KEPT, "--latency-model", "mistral-7b-a6000", "--per", "dollar"],
-            "what a GPU of kind a6000 takes, per dollar",
-        ),
         ([*KEPT, "--batching", "sometimes"], "sometimes"),
         ([*KEPT, "--routers", "nearest"], "nearest"),
         ([*KEPT, "--policies", "best"], "best"),

@@ -121,17 +121,12 @@ def test_an_open_gate_promises_nothing_about_fairness(folder: Path, capsys: pyte
         (["verify", "--config", "no-such.toml"], "no-such.toml"),
         (["verify", "--config", "bad.toml"], "bad.toml: not TOML"),
         (["verify", "--config", "bad.json"], "bad.json: not JSON"),
-        (["verify", "--config", "key.toml"], "did you mean kv_capacity_tokens"),
-        (["verify", "--config", "policy.toml"], "did you mean dlpm"),
-        (["verify", "--config", "param.toml", "--policy", "dlpm"], "did you mean quantum"),
         (["verify", "--quick", "--certificate", "c"], "needs both solvers"),
         (["verify", "--policy", "fcfs", "--certificate", "taken"], "no certificate"),
         (["verify", "--json", "no/such/folder.json"], "no folder"),
-        (["verify", "--jobs", "0"], "positive whole number"),
         (["verify", "--unknown"], "--unknown"),
         (["verify", "--check", "nowhere"], "no certificate"),
         (["verify", "--prove", "nowhere"], "no certificate"),
-        (["certificate"], "unknown command"),
     ],
 )
 def test_bad_arguments_get_one_line_and_status_two(

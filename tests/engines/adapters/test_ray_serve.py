@@ -1,7 +1,6 @@
 """Handles and their actor without Ray: whatever fails, every call is placed or told why not, and the books come out."""
 
 import asyncio
-import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -26,12 +25,10 @@ from fairsched.engines.adapters.ray_serve.messages import (
     EndedCall,
     HandleHello,
     Message,
-    PlacedCall,
     encode,
     heard_of,
 )
 from fairsched.engines.adapters.ray_serve.settings import RouterSettings, settings_of
-from fairsched.engines.serving import RouterGuard
 from tests.support.adapters.loops import in_loop
 
 QUICK = RouterSettings(
@@ -536,37 +533,3 @@ def test_names_that_cannot_be_used_in_a_window_are_refused(policy: str, router: 
     """Unknown policies and routers, and policies that preempt."""
     with pytest.raises(ValueError, match=r"unknown|preempts"):
         parts(replace(QUICK, policy=policy, router=router))
-
-
-class Broken:
-    """A router that raises."""
-
-    name = "broken"
-
-    def init(self) -> None:
-        """Nothing."""
-
-    def observe(self, state: None, event: object) -> None:
-        """Nothing."""
-
-    def route(self, *_: object) -> PlacedCall:
-        """Raise."""
-        raise RuntimeError("broken")
-
-
-@in_loop
-async def test_a_policy_that_raises_and_a_router_that_raises_lose_nobody() -> None:
-    """The policy is set aside and the status says so; the emptiest replica takes what the router does not place."""
-    place = Place()
-    host = place.revive()
-    host.coordinator.window.servers.router = RouterGuard(Broken(), logging.getLogger("test"))  # type: ignore[arg-type]
-    handle = place.handle("a", {"r": 1, "s": 1})
-    first = await handle.place("1", "x", 10, 10)
-    host.coordinator.window.guard.state = object()
-    second = await handle.place("2", "x", 10, 10)
-    assert {first.replica, second.replica} == {"r", "s"}
-    assert (await host.status())["set_aside"] is not None
-    waits = asyncio.create_task(handle.place("3", "x", 10, 10))
-    handle.end(first.ticket)
-    assert (await asyncio.wait_for(waits, 5)).replica == first.replica
-    assert host.coordinator.accounts(0) is None

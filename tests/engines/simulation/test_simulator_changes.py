@@ -27,7 +27,7 @@ from fairsched.policies.routers import RoundRobin, TurnState
 from fairsched.verify.conformance.strategies import workloads
 from tests.engines.simulation.test_simulator import check_alike, check_run, job, world
 from tests.model.monitor.test_monitor import assert_kept, watched
-from tests.support.faults.fuzz_policies import Credit, Herder, Hoarder, Nomads
+from tests.support.faults.drifters import Credit, Drifter, Harbour, Hoarder
 from tests.support.logs import LATENCY, Case, build, cases, recorded
 
 SPAN_NS = 600
@@ -69,8 +69,8 @@ def clusters(draw: st.DrawFn) -> Cluster:
     seeds = st.integers(0, 999)
     router: st.SearchStrategy[AnyClusterPolicy] = st.one_of(
         st.sampled_from(list(ROUTERS.values())),
-        st.builds(Nomads, seeds),
-        st.builds(Herder, seeds, st.sampled_from([None, None, 1])),
+        st.builds(Drifter, seeds, split=st.just(False)),
+        st.builds(Harbour, seeds, split=st.just(False), every_us=st.sampled_from([None, None, 1])),
         st.just(Credit()),
     )
     reports = st.builds(
@@ -357,6 +357,6 @@ def test_what_a_crashed_worker_had_under_way_does_not_move_the_clock(leap: bool)
     """A request that is held for ever is rejected when the last thing happened, whether steps leap or not."""
     changes = (Crash(0, 12, None),)
     jobs = world(job(0, 0, 1, 3), job(1, 0, 1, 1))
-    events = simulate_events(jobs, FCFS(), Herder(0, None), LATENCY, changes=changes, leap=leap)
+    events = simulate_events(jobs, FCFS(), Harbour(split=False), LATENCY, changes=changes, leap=leap)
     assert [type(event) for event in events[-3:]] == [ev.WorkerLeft, ev.Arrived, ev.Rejected]
     assert events[-1].time_ns == 12

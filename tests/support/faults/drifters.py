@@ -1,8 +1,6 @@
-"""A policy of two phases that does whatever it may do with requests and their KV, at random, and much that it should
-not: for tests of faults.
-"""
+"""Cluster policies that do whatever they may do with requests and KV, at random, and much that they should not."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 
@@ -58,12 +56,14 @@ def learned(state: Whereabouts, event: ev.Event) -> Whereabouts:
 @attrs.frozen
 class _Habits:
     """How often requests are moved: one in `calm` at each decision (0: never), a staged one rather sooner, and one move
-    in `odd` makes no sense (0: none), until `draws_max` numbers are drawn."""
+    in `odd` makes no sense (0: none), until `draws_max` numbers are drawn.  Those that `split` dispatch most requests
+    for their prefill alone."""
 
     seed: int = 0
     calm: int = 4
     odd: int = 4
     draws_max: int = 600
+    split: bool = True
 
     def to(self, workers: int, n: int) -> int:
         """A worker, or at times none that is there."""
@@ -109,7 +109,8 @@ class Drifter(_Habits, Router[Whereabouts]):
 
     def route(self, state: Whereabouts, request: Request, view: ClusterView) -> tuple[Dispatch, Whereabouts]:
         n = state.draws
-        dispatch = Dispatch(request.id, self.to(len(view.workers), n), draw(self.seed, n + 2, 4) > 0)
+        alone = self.split and draw(self.seed, n + 2, 4) > 0
+        dispatch = Dispatch(request.id, self.to(len(view.workers), n), alone)
         return dispatch, attrs.evolve(state, draws=n + 3)
 
     def decide(self, state: Whereabouts, view: ClusterView) -> tuple[ClusterPlan, Whereabouts]:
@@ -138,8 +139,53 @@ class Harbour(_Habits, ClusterPolicy[Whereabouts]):
         moves, n = self.moves(state, view)
         dispatches = []
         for request_id in state.held[: 1 + draw(self.seed, n, 3)]:
-            dispatches.append(Dispatch(request_id, self.to(len(view.workers), n + 1), draw(self.seed, n + 3, 4) > 0))
+            alone = self.split and draw(self.seed, n + 3, 4) > 0
+            dispatches.append(Dispatch(request_id, self.to(len(view.workers), n + 1), alone))
             n += 4
         if dispatches and not draw(self.seed, n, 8):
-            dispatches.append(Dispatch(10_000, 0, True))  # it does not hold this one
+            dispatches.append(Dispatch(10_000, 0, self.split))  # it does not hold this one
         return ClusterPlan(tuple(dispatches), moves), attrs.evolve(state, draws=n + 1)
+
+
+@attrs.frozen
+class Hoarder(Harbour):
+    """Sends nothing anywhere."""
+
+    name: ClassVar[str] = "hoarder"
+
+    def decide(self, state: Whereabouts, view: ClusterView) -> tuple[ClusterPlan, Whereabouts]:
+        return ClusterPlan(), state
+
+
+@attrs.frozen
+class Credit(ClusterPolicy[Any]):
+    """Sends whoever was decoded least, while fewer than two requests are out: what was decoded matters."""
+
+    name: ClassVar[str] = "credit"
+
+    def init(self) -> Any:
+        return ((), (), 0)
+
+    def observe(self, state: Any, event: ev.Event) -> Any:
+        held, decoded, out = state
+        if isinstance(event, ev.Arrived) and event.worker == ev.NOWHERE:
+            return (*held, (event.request.id, event.request.client)), decoded, out
+        if isinstance(event, ev.Arrived):
+            return tuple(h for h in held if h[0] != event.request.id), decoded, out + 1
+        if isinstance(event, ev.Decoded):
+            sums = dict(decoded)
+            for client, tokens in zip(event.clients, event.tokens, strict=True):
+                sums[client] = sums.get(client, 0) + tokens
+            return held, tuple(sorted(sums.items())), out
+        if isinstance(event, ev.Finished | ev.Cancelled | ev.Rejected):
+            gone = any(h[0] == event.request_id for h in held)
+            return tuple(h for h in held if h[0] != event.request_id), decoded, out - (not gone)
+        return state
+
+    def decide(self, state: Any, view: ClusterView) -> tuple[ClusterPlan, Any]:
+        held, decoded, out = state
+        if not held or out > 1:
+            return ClusterPlan(), state
+        sums = dict(decoded)
+        chosen = min(held, key=lambda h: (sums.get(h[1], 0), h[0]))
+        return ClusterPlan((Dispatch(chosen[0], view.workers[chosen[0] % len(view.workers)].worker),)), state

@@ -494,20 +494,6 @@ def test_who_leaves_while_no_worker_has_come_is_cancelled_at_once() -> None:
     assert len(start.alive) == 1
 
 
-def test_a_caller_who_fails_is_gone() -> None:
-    """A callback that raises cancels its own request, and nobody else's."""
-
-    def fails(_: int) -> None:
-        raise RuntimeError("the connection is closed")
-
-    cluster, _ = clustered(FCFS(), [], pace=Cadence(60.0, 1))
-    lost = cluster.ask("a", [1, 2], 9, on_token=fails)
-    answers = _asked(cluster, 4)
-    cluster.run_until_idle()
-    assert lost.outcome == "cancelled"
-    _all_finished(answers)
-
-
 @pytest.mark.parametrize("how", ["deaf", "untold"])
 def test_what_a_dead_worker_had_in_flight_counts_for_nobody(how: Any) -> None:
     """Under an in-flight cap, a client's tokens at a worker that died are free again there, whether they ran or waited:

@@ -164,24 +164,15 @@ def test_whoever_dies_or_leaves_in_a_drain_each_request_ends_once(
     cluster, start = clustered(
         FCFS(), deaths, router=MovesAway(), workers=workers, workers_max=4, listeners=[ends], pace=Cadence(60.0, 1)
     )
-    sent: dict[int, Sent] = {}
-    for burst, act in bursts:
-        for each in burst:
-            request = Sent(*each)
-            sent[request.send(cluster)] = request
-            cluster.step()
+
+    def drains(act: int, sent: dict[int, Sent]) -> None:
         act_on(cluster, 1, sent)
-        cluster.step()
         for request_id in sorted(cluster.moves):
             if data.draw(st.booleans()) and not sent[request_id].gone:
                 sent[request_id].gone = True
                 assert cluster.cancel(request_id)
-        act_on(cluster, act, sent)
-    for _ in range(20_000):
-        if not cluster.step():
-            break
-    else:
-        pytest.fail(f"this goes on for ever: {cluster.answers} {cluster.moves} {cluster.status}")
+
+    sent = played(cluster, bursts, drains)
     assert ends.ended == Counter(dict.fromkeys(sent, 1))
     for request in sent.values():
         request.check()
