@@ -9,16 +9,9 @@ from typing import Any
 import ray
 from ray import serve
 
-from fairsched.integrations.ray_serve import FairRouter, report_usage
+from fairsched.integrations.ray_serve import report_usage
 
 TOKENS = {"prompt_tokens": 10, "max_output_tokens": 10}
-
-
-class OwnRouter(FairRouter):
-    """A router with an actor of its own for each process, as Serve's routers have their state."""
-
-    def actor_name(self) -> str:
-        return f"{super().actor_name()}:{os.getpid()}"
 
 
 class Replica:

@@ -1,7 +1,6 @@
 """Benchmarks take turns as they should, and records fail the build when a figure has fallen for good, and only then."""
 
 import sys
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.suite import page
-from benchmarks.suite.history import OURS, Record, append, fallen, has_fallen, level, read
+from benchmarks.suite.history import OURS, Record, append, fallen, has_fallen, read
 from benchmarks.suite.sides import MODULES, ROOT, Figures, figures_of, measured, paths
 
 TWIN = "twin 0123abcd"
@@ -48,37 +47,6 @@ def test_a_figure_has_fallen_when_three_in_a_row_are_below_three_in_a_row(found:
     )
 
 
-@given(st.lists(ratios, max_size=10), st.integers(0, 2), st.floats(1, 10))
-def test_two_slow_records_fail_nothing(before: list[float], place: int, above: float) -> None:
-    """Whatever was recorded before, one good record among the last three is enough."""
-    last = [0.01, 0.01, 0.01]
-    last[place] = 0.8 * level([*before]) * above
-    assert not has_fallen([*before, *last])
-
-
-@given(st.lists(st.floats(0.81, 1), max_size=12), st.floats(1, 50), st.integers(0, 12))
-def test_one_lucky_record_raises_nothing(found: list[float], lucky: float, place: int) -> None:
-    """Figures that stay within 20 % of the twin pass, even if one record among them is any number of times better."""
-    assert not has_fallen([*found[:place], lucky, *found[place:]])
-
-
-@given(st.lists(ratios, max_size=10), st.lists(st.floats(0.01, 0.79), min_size=3, max_size=8))
-def test_what_has_fallen_stays_so_until_it_is_better(before: list[float], lower: list[float]) -> None:
-    """No number of further low records becomes what is expected; a record at the old level clears the failure."""
-    reached = level(before)
-    found = [*before, *(reached * each for each in lower)]
-    assert has_fallen(found)
-    assert not has_fallen([*found, reached])
-
-
-@given(st.lists(ratios, max_size=10))
-def test_a_level_that_was_reached_is_kept(found: list[float]) -> None:
-    """The level never falls as records come, and is at least that of the twin."""
-    levels = [level(found[:count]) for count in range(len(found) + 1)]
-    assert levels[0] == 1
-    assert all(earlier <= later for earlier, later in pairwise(levels))
-
-
 @given(st.lists(ratios, max_size=8), st.lists(ratios, max_size=8), st.randoms())
 def test_figures_and_twins_are_judged_apart(one: list[float], other: list[float], random: Random) -> None:
     """Another figure's records, or those of a former twin, wherever they stand between, change nothing."""
@@ -88,13 +56,6 @@ def test_figures_and_twins_are_judged_apart(one: list[float], other: list[float]
         merged.append(random.choice([each for each in mixed if each]).pop(0))
     expected = {name for name, found in (("one", one), ("other", other)) if has_fallen(found)}
     assert fallen(merged, TWIN).keys() == expected
-
-
-def test_a_slower_half_fails_the_build() -> None:
-    """A figure that was half as fast again as the twin, and is now as fast as it, has fallen in its third record."""
-    found = [1.5, 1.6, 1.5, 1.0, 1.1]
-    assert fallen(recorded("one", *found), TWIN) == {}
-    assert fallen(recorded("one", *found, 1.0), TWIN) == {"one": (1.5, (1.0, 1.1, 1.0))}
 
 
 # --- records and the page ---------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 from fairsched.policies.routers import JoinShortestQueue
 from tests.support.adapters import sglang_stand_in, vllm_stand_in
+from tests.support.policies.misbehaving import faulty
 
 Answer = Callable[[Any, Any], Any]
 """What a decision returns, given the state and the view."""
@@ -178,22 +179,28 @@ class Answers:
         return self.good.decide(state, view) if answer is None else answer(state, view)
 
 
-def vllm(answers: tuple[Answer | None, ...], budget_ms: int = 20_000) -> tuple[Any, list[str]]:
+def vllm(
+    answers: tuple[Answer | None, ...], budget_ms: int = 20_000, fault: str = "", count: int = 6
+) -> tuple[Any, list[str]]:
     """Serve six requests inside vLLM's stand-in."""
-    policy: Any = Answers(vllm_stand_in.policy_of("vtc"), answers)
+    good: Any = vllm_stand_in.policy_of("vtc")
+    policy: Any = faulty(good, fault) if fault else Answers(good, answers)
     engine = vllm_stand_in.StandIn(policy, seats=2, settings=VllmSettings(decision_budget_ms=budget_ms))
-    for i in range(6):
+    for i in range(count):
         engine.add(vllm_stand_in.StandInRequest(f"r{i}", "a" if i < 4 else "b", 2, 2, 2))
     engine.run(1000)
     return engine.tracker.guard, engine.let_in
 
 
-def sglang(answers: tuple[Answer | None, ...], budget_ms: int = 20_000) -> tuple[Any, list[str]]:
+def sglang(
+    answers: tuple[Answer | None, ...], budget_ms: int = 20_000, fault: str = "", count: int = 6
+) -> tuple[Any, list[str]]:
     """Serve six requests inside SGLang's stand-in."""
     engine = sglang_stand_in.StandIn(SglangSettings(policy="vtc", decision_budget_ms=budget_ms), seats=2)
     guard = engine.shim.tracker.guard
-    guard.policy = Answers(guard.policy, answers)  # type: ignore[assignment]
-    for i in range(6):
+    good: Any = guard.policy
+    guard.policy = faulty(good, fault) if fault else Answers(good, answers)  # type: ignore[assignment]
+    for i in range(count):
         engine.add(f"r{i}", "a" if i < 4 else "b", 2, 2)
     engine.run()
     return guard, engine.let_in
@@ -227,6 +234,19 @@ def test_whatever_a_policy_returns_every_request_is_served(engine: Engine, answe
     assert guard.interventions.total() > 0
     assert guard.last_error
     assert len(guard.last_error) < 1000
+
+
+@pytest.mark.parametrize("engine", [vllm, sglang])
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [("raises", "exception"), ("unknown", "infeasible"), ("nobody", "stalled"), ("observe", "observe")],
+)
+def test_a_policy_that_does_not_stop_failing_is_set_aside(engine: Engine, fault: str, cause: str) -> None:
+    """Each failure is counted by its cause, and every request is served."""
+    guard, let_in = engine((), fault=fault, count=20)
+    assert sorted(let_in) == sorted(f"r{i}" for i in range(20))
+    assert set(guard.interventions) == {cause}
+    assert guard.set_aside is not None
 
 
 @EACH_ENGINE

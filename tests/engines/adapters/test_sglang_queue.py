@@ -1,7 +1,6 @@
 """The hook inside SGLang without SGLang: the books, the ranking, the settings, over a stand-in of its loop."""
 
 import json
-import logging
 import random
 import sys
 from collections import Counter
@@ -24,7 +23,6 @@ from fairsched.engines.settings import ConfigError
 from fairsched.integrations import sglang as integration
 from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Preempted, Prefilled
 from tests.support.adapters.sglang_stand_in import StandIn, StandInPolicy, StandInReq, requests
-from tests.support.policies.misbehaving import faulty
 
 POLICIES: list[tuple[str, dict[str, str | int]]] = [
     ("fcfs", {}),
@@ -175,19 +173,6 @@ def test_an_output_that_sglang_begins_anew_is_counted_anew() -> None:
     assert finished.output_tokens == 1 + 3
 
 
-def test_light_clients_do_not_wait_for_a_heavy_one() -> None:
-    """16 heavy requests and then 4 light ones: in SGLang's order these are last, by counters they are not."""
-    last = {}
-    for name in ("fcfs", "vtc"):
-        engine = StandIn(settings_of(name), seats=2)
-        for i in range(20):
-            engine.add(f"r{i}", "heavy" if i < 16 else "light", 12, 8)
-        engine.run()
-        last[name] = max(engine.let_in.index(f"r{i}") for i in range(16, 20))
-    assert last["fcfs"] == 19
-    assert last["vtc"] < 9
-
-
 def test_a_clients_own_order_may_be_sglangs() -> None:
     """Whose turn it is says the policy; which of its requests, SGLang's longest prefix match."""
     firsts = {}
@@ -209,29 +194,6 @@ def test_only_so_many_are_ranked_and_the_rest_follow_as_they_came() -> None:
         engine.add(f"{client}{i}", client, 4, 1)
     engine.order()
     assert [request.rid for request in engine.waiting_queue] == ["a0", "b4", "a1", "a2", "a3", "b5"]
-
-
-@pytest.mark.parametrize("fault", ["raises", "unknown", "nobody", "observe"])
-def test_a_policy_that_fails_leaves_sglangs_order(fault: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A policy that raises, names somebody who does not wait, lets nobody in, or cannot be told: SGLang's order stands,
-    it is counted, said once, and the policy is set aside when it does not stop."""
-
-    engine = StandIn(settings_of("vtc"), seats=1)
-    good: Any = engine.chosen.policy
-    engine.shim.tracker.guard.policy = faulty(good, fault)
-    for i in range(12):
-        engine.add(f"r{i}", "a" if i < 8 else "b", 2, 2)
-    with caplog.at_level(logging.WARNING):
-        engine.run()
-    guard = engine.shim.tracker.guard
-    own = [f"r{i}" for i in range(12)]
-    assert engine.let_in == own or fault == "observe"
-    assert sorted(engine.let_in) == sorted(own)
-    assert sum(isinstance(event, Finished) for event in engine.events) == 12
-    assert guard.set_aside is not None
-    cause = {"raises": "exception", "unknown": "infeasible", "nobody": "stalled", "observe": "observe"}[fault]
-    assert set(guard.interventions) == {cause}
-    assert len([record for record in caplog.records if "SGLang's own order holds" in record.message]) <= 2
 
 
 def test_after_a_failure_sglang_finds_its_queue_as_it_left_it() -> None:

@@ -22,7 +22,6 @@ from fairsched.model import events as ev
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import KEY_BYTES, Client
 from tests.support.adapters import vllm_stand_in
-from tests.support.policies.misbehaving import faulty
 from tests.support.policies.pausing import pauses_in_turns
 
 POLICIES = [
@@ -229,19 +228,6 @@ def test_a_chunk_of_an_earlier_stint_is_not_one_of_this() -> None:
     assert not any(isinstance(event, ev.Prefilled) for event in engine.events)
 
 
-def test_light_clients_do_not_wait_for_a_heavy_one() -> None:
-    """16 heavy requests and then 4 light ones: in order of arrival these are last, by counters they are not."""
-    last = {}
-    for name in ("fcfs", "vtc"):
-        engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of(name), seats=2)
-        for i in range(20):
-            engine.add(vllm_stand_in.StandInRequest(f"r{i}", "heavy" if i < 16 else "light", 12, 8, 8))
-        engine.run()
-        last[name] = max(engine.let_in.index(f"r{i}") for i in range(16, 20))
-    assert last["fcfs"] == 19
-    assert last["vtc"] < 9
-
-
 def test_nobody_passes_who_has_no_room() -> None:
     """The one who is next waits for memory, and a small request behind it waits too: then large ones do not starve."""
     engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("fcfs"), blocks=4)
@@ -270,24 +256,6 @@ def test_whoever_is_put_off_keeps_its_place_and_nobody_passes() -> None:
     assert engine.let_in == []
     engine.run()
     assert engine.let_in == ["r0", "r1"]
-
-
-@pytest.mark.parametrize("fault", ["raises", "unknown", "nobody", "observe"])
-def test_a_policy_that_fails_is_not_followed_and_everybody_is_served(fault: str) -> None:
-    """A policy that raises, names somebody who does not wait, lets nobody in, or cannot be told: the oldest goes first,
-    it is counted, and the policy is set aside when it does not stop."""
-
-    good = vllm_stand_in.policy_of("vtc")
-    engine = vllm_stand_in.StandIn(faulty(good, fault), seats=1)
-    for i in range(12):
-        engine.add(vllm_stand_in.StandInRequest(f"r{i}", "a" if i < 8 else "b", 2, 2, 2))
-    engine.run()
-    guard = engine.tracker.guard
-    assert engine.let_in == [f"r{i}" for i in range(12)]
-    assert sum(isinstance(event, ev.Finished) for event in engine.events) == 12
-    assert guard.set_aside is not None
-    cause = {"raises": "exception", "unknown": "infeasible", "nobody": "stalled", "observe": "observe"}[fault]
-    assert set(guard.interventions) == {cause}
 
 
 def test_what_the_books_cannot_describe_is_served_first_and_counted() -> None:

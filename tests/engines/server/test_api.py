@@ -12,8 +12,8 @@ from fairsched.engines.server.calls import COMPLETION_TOKENS
 from fairsched.model.plan import StepPlan
 from fairsched.policies.routers import RoundRobin
 from tests.support.adapters.loops import in_loop, until
-from tests.support.engines.fake_executor import FakeExecutor, answer_of
-from tests.support.engines.serving import CONTEXT, Caller, GatedExecutor, a_server, served, text_of
+from tests.support.engines.fake_executor import FakeExecutor, GatedExecutor, answer_of
+from tests.support.engines.serving import CONTEXT, Caller, a_server, served, text_of
 
 PROMPT = [3, 1, 4, 1, 5]
 

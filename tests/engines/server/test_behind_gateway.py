@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.support.adapters.gateway_processes import ADMIN, gateway, servers_text
 from tests.support.adapters.loops import in_loop, until
-from tests.support.engines.serving import Caller, GatedExecutor, a_server, served, text_of
+from tests.support.engines.fake_executor import GatedExecutor
+from tests.support.engines.serving import Caller, a_server, served, text_of
 
 ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN}"}
 

@@ -7,7 +7,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.cli import main
 from fairsched.engines.analysis import explain, replay
 from fairsched.engines.serving import Engine, ServingLog
 from fairsched.model.serialization import digest
@@ -74,16 +73,6 @@ def test_a_log_of_refused_decisions_replays(tmp_path: Path) -> None:
     assert engine.guard.interventions["infeasible"] > 0
     assert engine.guard.set_aside is None
     assert replay(path, lambda header: VTC()).equal
-
-
-def test_the_command_line_reads_it(tmp_path: Path, capsys: Any) -> None:
-    """`audit --replay` says that a live log is equal, and `audit --explain` tells a request's life with names."""
-    path = tmp_path / "live.jsonl"
-    serve(path, VTC(), [(0, [1, 2, 3], 9, False), (1, [1, 2, 4], 9, True)], [], [])
-    assert main(["audit", str(path), "--replay"]) == 0
-    assert "equal: every event" in capsys.readouterr().out
-    assert main(["audit", str(path), "--explain", "1"]) == 0
-    assert "client-1" in capsys.readouterr().out
 
 
 def test_a_log_that_fails_does_not_stop_the_engine(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """An executor without a model, for tests: each token is a fixed function of all tokens before it, and every call must
 fit what was told before, so that a loop which follows an order of its own is found out."""
 
+import threading
 from collections.abc import Sequence
 
 from fairsched.engines.serving import Sampling
@@ -115,6 +116,23 @@ class FakeExecutor:
 
     def close(self) -> None:
         self.closed = True
+
+
+class GatedExecutor(FakeExecutor):
+    """Computes a step each time that a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = threading.Semaphore(0)
+
+    def lets(self) -> bool:
+        """Let it compute another step."""
+        self.let.release()
+        return True
+
+    def execute(self, plan: StepPlan) -> dict[int, int]:
+        self.let.acquire()
+        return super().execute(plan)
 
 
 class ExecutorDiedError(RuntimeError):

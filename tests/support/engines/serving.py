@@ -1,7 +1,6 @@
 """`fairsched serve` in a test's own event loop, over an executor without a model, and callers of it."""
 
 import json
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from io import BytesIO
@@ -13,29 +12,11 @@ from fairsched.engines.gateway.config import LimitConfig
 from fairsched.engines.gateway.server import Connections
 from fairsched.engines.server import Access, ApiServer, Backend, ByteTokenizer, CallReader, address, listening
 from fairsched.engines.serving import Executor
-from fairsched.model.plan import StepPlan
 from fairsched.policies.catalog import DLPM
 from tests.support.engines.fake_executor import VOCABULARY, FakeExecutor, answer_of
 
 CAPACITY = 4000
 CONTEXT = 1000
-
-
-class GatedExecutor(FakeExecutor):
-    """Computes a step each time that a test lets it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.let = threading.Semaphore(0)
-
-    def lets(self) -> bool:
-        """Let it compute another step."""
-        self.let.release()
-        return True
-
-    def execute(self, plan: StepPlan) -> dict[int, int]:
-        self.let.acquire()
-        return super().execute(plan)
 
 
 def a_server(
