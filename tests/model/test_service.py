@@ -179,19 +179,6 @@ def test_gap_is_the_largest_over_all_pairs_and_intervals(events: list[Event], ch
         assert gap_of(events, charging).cost == largest_gap(events, charging)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=150, max_size=250))
-def test_gap_is_exact_over_many_blocks(services: list[tuple[int, int]]) -> None:
-    """Pairs that the blocks' bound rules out are no loss: with everybody waiting throughout, the gap is the range."""
-    events: list[Event] = [arrived(0, client, client) for client in range(CLIENTS)]
-    events += [decoded(1 + i, {client: tokens}) for i, (client, tokens) in enumerate(services)]
-    cumulative = np.zeros((len(services) + 1, CLIENTS), dtype=np.int64)
-    for i, (client, tokens) in enumerate(services):
-        cumulative[i + 1] = cumulative[i]
-        cumulative[i + 1, client] += 2 * tokens
-    expected = max(np.ptp(cumulative[:, f] - cumulative[:, g]) for f, g in combinations(range(CLIENTS), 2))
-    assert gap_of(events).cost == expected
-
-
 @given(runs(), CHARGINGS)
 def test_witness_of_the_gap_shows_it(events: list[Event], charging: Charging) -> None:
     """In the interval that the gap names both wait, and the one received so much more; the progress ends there."""
@@ -273,12 +260,6 @@ def test_pieces_of_a_run_give_the_same_columns(events: list[Event], cuts: list[i
 
 
 # --- examples -------------------------------------------------------------------------------------------------------
-
-
-def test_charge_of_the_last_admission_counts() -> None:
-    """A client still waits when its last request is admitted, so that charge is inside; what follows is not."""
-    events: list[Event] = [arrived(0, 0, 0), arrived(0, 1, 1), admitted(1, 0, 0, extend=5), decoded(2, {0: 100})]
-    assert gap_of(events).cost == 5
 
 
 def test_waits_that_touch_at_different_workers_are_not_together() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairsched.model.prefix_cache import ROOT, PrefixIndex, bits
-from fairsched.model.prefix_cache.index import Level, Victim
+from fairsched.model.prefix_cache.index import Level
 from fairsched.model.request import Prompt
 from fairsched.model.serialization import StateError, from_json, to_json
 from tests.support.clusters import KEYS, Keys, keys_of, prefixes, prompt_of
@@ -199,30 +199,6 @@ def told(*requests: tuple[int, Keys], window_ns: int = 1_000) -> PrefixIndex:
     for now_ns, (worker, keys) in enumerate(requests, start=1):
         index, _ = index.insert(prompt_of(keys), len(keys), worker, now_ns)
     return index
-
-
-def test_levels_say_who_holds_how_much() -> None:
-    """Workers that hold equally much share a level, the longest first; who holds nothing of the prompt is in none."""
-    index = told((0, (1, 2, 3, 4)), (3, (1, 2, 3, 4)), (1, (1, 2, 7)), (2, (9,)))
-    match = index.match(prompt_of((1, 2, 3, 8)))
-    assert [(level.workers, level.blocks) for level in match.levels] == [(0b1001, 3), (0b0010, 2)]
-    assert match.blocks_by_worker(4) == [3, 2, 0, 3]
-    assert match.blocks_by_worker(2) == [3, 2]
-
-
-def test_victims_are_priced_by_their_own_hits() -> None:
-    """Leaves go first, least recent first; a node goes when its last child does, with the hits of all of them."""
-    index = told((0, (1, 1, 5)), (0, (1, 1, 6)), (0, (2, 2)), (1, (3,)), (0, (1, 1, 5)))
-    five, six, two = (index.match(prompt_of(keys)).node for keys in ((1, 1, 5), (1, 1, 6), (2, 2)))
-    shared = index.nodes[five].parent
-    assert index.victims(0, 99) == (Victim(six, 2, 1, 1), Victim(two, 0, 2, 1), Victim(five, 2, 1, 2)) + (
-        Victim(shared, 0, 2, 3),
-    )
-    # What a running request uses stays, and so does all above it.
-    assert index.victims(0, 99, {five}) == (Victim(six, 2, 1, 1), Victim(two, 0, 2, 1))
-    # The last victim keeps its head; nobody else's leaves are touched, and nothing is evicted for nothing.
-    assert index.victims(0, 2) == (Victim(six, 2, 1, 1), Victim(two, 1, 1, 1))
-    assert index.victims(0, 0) == index.victims(7, 5) == ()
 
 
 def test_a_late_report_changes_nothing_else() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fairsched.model.prefix_cache import ROOT, Eviction, Insertion, PrefixTree
+from fairsched.model.prefix_cache import ROOT, Insertion, PrefixTree
 from fairsched.model.prefix_cache.tree import VIEW_BYTES, Match
 from fairsched.model.request import KEY_BYTES, Prompt
 from tests.support.clusters import KEYS, Keys, keys_of, prefixes, prompt_of
@@ -181,76 +181,12 @@ TestPrefixTreeMachine = PrefixTreeMachine.TestCase
 TestPrefixTreeMachine.settings = settings(stateful_step_count=100)
 
 
-steps_of_a_worker = st.tuples(st.sampled_from(("insert", "pin", "unpin", "unpin", "evict")), KEYS)
-
-
-@given(st.lists(steps_of_a_worker, min_size=60, max_size=120))
-def test_victims_are_the_least_recent(steps: list[tuple[str, Keys]]) -> None:
-    """What insertions, later pins of a part, and unpins leave after each eviction is what exact LRU keeps."""
-    tree, naive, held = PrefixTree.empty(), Naive(), list[tuple[int, Keys]]()
-    for stamp, (kind, keys) in enumerate(steps, start=1):
-        if kind == "insert":
-            tree, _ = tree.insert(prompt_of(keys), len(keys), owner=stamp, stamp=stamp)
-            naive.touch(keys, stamp)
-        elif kind == "pin":
-            node = tree.match(prompt_of(keys)).node
-            pinned = keys_of(*tree.prefix(node))
-            tree = tree.pin(node, stamp)
-            naive.touch(pinned, stamp)
-            naive.pins[pinned] += 1
-            held.append((node, pinned))
-        elif kind == "unpin" and held:
-            node, pinned = held.pop(len(keys) % len(held))
-            tree = tree.unpin(node)
-            naive.pins[pinned] -= 1
-        elif kind == "evict":
-            tree, _ = tree.evict(len(keys) // 2)
-            naive.evict(len(keys) // 2)
-            assert cached(tree) == set(naive.latest)
-    tree.check()
-
-
 def grown(*lists: Keys) -> PrefixTree:
     """A tree of the given prompts, request n inserted at time n (from 1)."""
     tree = PrefixTree.empty()
     for n, keys in enumerate(lists, start=1):
         tree, _ = tree.insert(prompt_of(keys), len(keys), owner=n, stamp=n)
     return tree
-
-
-def test_split_keeps_the_id_of_the_lower_part() -> None:
-    """A prompt that leaves a node in its middle cuts it: the lower part keeps id and pins, the upper part is new."""
-    tree, first = PrefixTree.empty().insert(prompt_of((1, 2, 3, 4)), 4, owner=7, stamp=1)
-    tree = tree.pin(first.node, stamp=2)
-    tree, second = tree.insert(prompt_of((1, 2, 8)), 3, owner=9, stamp=3)
-    assert second == Insertion(node=3, base=2, matched_blocks=2, new_blocks=1, split=(2, first.node), leaf=3)
-    lower, upper, leaf = tree.nodes[first.node], tree.nodes[2], tree.nodes[3]
-    assert (lower.start, lower.end, lower.parent, lower.pins, lower.owner) == (2, 4, 2, 1, 7)
-    assert (upper.start, upper.end, upper.parent, upper.pins, upper.refs) == (0, 2, ROOT, 0, 1)
-    assert (leaf.start, leaf.end, leaf.parent, leaf.owner) == (2, 3, 2, 9)
-    assert (tree.cached_tokens, tree.protected_tokens) == (5, 4)
-    assert list(tree.evictable) == [(3, 3)]
-
-
-def test_a_shorter_prefix_gets_a_node_of_its_own() -> None:
-    """Inserting what is cached as part of a node splits it, so that exactly this prefix can be pinned."""
-    tree, done = grown((1, 2, 3)).insert(prompt_of((1, 2, 3)), 2, owner=2, stamp=2)
-    assert done == Insertion(node=2, base=2, matched_blocks=2, new_blocks=0, split=(2, 1), leaf=None)
-    tree, evictions = tree.pin(2, stamp=3).evict(10)
-    assert [(e.owner, e.keep_blocks, e.blocks) for e in evictions] == [(1, 2, 1)]
-    assert cached(tree) == {(1,), (1, 2)}
-
-
-def test_eviction_takes_the_tail_of_the_least_recent_leaf() -> None:
-    """The oldest leaf goes first, the last victim keeps its head, and a match does not count as an access."""
-    tree = grown((1, 1, 1), (2, 2, 2, 2))
-    tree.match(prompt_of((1, 1, 1)))
-    tree, evictions = tree.evict(5)
-    assert evictions == (
-        Eviction(owner=1, prompt=prompt_of((1, 1, 1)), keep_blocks=0, blocks=3, node=1, removed=True),
-        Eviction(owner=2, prompt=prompt_of((2, 2, 2, 2)), keep_blocks=2, blocks=2, node=2, removed=False),
-    )
-    assert cached(tree) == {(2,), (2, 2)}
 
 
 def test_pins_count() -> None:
@@ -291,21 +227,6 @@ def test_an_older_stamp_makes_nothing_newer() -> None:
     tree = grown((1, 1), (2,), (3,)).insert(prompt_of((3, 3)), 2, owner=4, stamp=1)[0]
     tree.check()
     assert [(e.owner, e.blocks) for e in tree.evict(4)[1]] == [(1, 2), (4, 1), (2, 1)]
-
-
-def test_drop_applies_an_eviction_and_ignores_what_is_not_there() -> None:
-    """A copy forgets the path beyond the kept blocks with all below; nothing happens twice; pins refuse."""
-    tree = grown((1, 2, 3, 4), (1, 2, 3, 5), (1, 7))
-    smaller, gone = tree.drop(prompt_of((1, 2, 9)), 1)
-    assert cached(smaller) == {(1,), (1, 7)}
-    assert sum(e.blocks for e in gone) == 4
-    assert smaller.drop(prompt_of((1, 2, 9)), 1) == (smaller, ())
-    assert smaller.drop(prompt_of((1, 7), block_tokens=2), 0) == (smaller, ())
-    held = tree.pin(tree.match(prompt_of((1, 2, 3, 5))).node, 9)
-    with pytest.raises(ValueError, match="pinned"):
-        held.drop(prompt_of((1, 2)), 0)
-    with pytest.raises(ValueError, match="-1"):
-        tree.drop(prompt_of((1, 2)), -1)
 
 
 def test_block_sizes_do_not_mix() -> None:

@@ -79,6 +79,8 @@ def test_whatever_is_named_the_worker_refuses(plan: StepPlan, made: Callable[[],
         (StepPlan(admit=(Admission(2, 0, 20, 0, 10), Admission(2, 0, 20, 0, 10))), "twice"),
         (StepPlan(chunks=((1, 11),)), "10 tokens left"),
         (StepPlan(chunks=((1, 5), (1, 5))), "two chunks"),
+        (StepPlan(chunks=((1, 0),)), "chunk"),
+        (StepPlan(chunks=((7, 1),)), "request 7"),
         (StepPlan(admit=(Admission(2, 0, 90, 0, 10),)), "are free"),
         (StepPlan(valid_steps=0), "0 steps"),
         (StepPlan(chunks=((1, 5),), valid_steps=3), "5 tokens of request 1 are to be prefilled for 3 steps, and 10"),
@@ -95,9 +97,13 @@ def test_whatever_is_named_the_worker_refuses(plan: StepPlan, made: Callable[[],
     ],
 )
 def test_each_violation_is_said(plan: StepPlan, said: str) -> None:
-    """Each way in which a plan can be impossible has its sentence; chunks may be repeated while there is prompt."""
+    """Each way in which a plan can be impossible has its sentence, and the worker refuses it, but for what is said of
+    later steps; chunks may be repeated while there is prompt."""
     assert not list(violations(StepPlan(chunks=((1, 5),), valid_steps=2), busy().view(0)))
     assert any(said in sentence for sentence in violations(plan, busy().view(0)))
+    if plan.valid_steps in (0, 1) and all(admission.extend_tokens == 20 for admission in plan.admit):
+        with pytest.raises(InfeasiblePlanError, match=r"request|plan"):
+            begin(replace(busy(), host=Host(100)), plan, 0)
 
 
 @pytest.mark.parametrize(
@@ -117,31 +123,11 @@ def test_what_is_paused_is_neither_paused_nor_resumed_twice(plan: StepPlan, said
             begin(state, plan, 0)
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        StepPlan(preempt=(2,)),
-        StepPlan(preempt=(0, 0)),
-        StepPlan(admit=(Admission(0, 0, 20, 0, 10),)),
-        StepPlan(admit=(Admission(2, 0, 20, 0, 10), Admission(2, 0, 20, 0, 10))),
-        StepPlan(admit=(Admission(2, 0, 20, 0, 9),)),
-        StepPlan(admit=(Admission(2, 0, 20, 0, 1),)),
-        StepPlan(chunks=((1, 11),)),
-        StepPlan(chunks=((1, 0),)),
-        StepPlan(chunks=((7, 1),)),
-        StepPlan(chunks=((1, 5), (1, 5))),
-        StepPlan(valid_steps=0),
-        StepPlan(pause=(1,)),
-        StepPlan(pause=(0, 0)),
-        StepPlan(pause=(0,), swap_out=(0,)),
-        StepPlan(resume=(0,)),
-    ],
-)
-def test_the_worker_refuses_what_cannot_be(plan: StepPlan) -> None:
-    """Each plan that speaks of a request that is not there, twice of one, or of more than is left."""
-    state = replace(busy(), host=Host(100))
-    with pytest.raises(InfeasiblePlanError, match=r"request|plan"):
-        begin(state, plan, 0)
+def test_an_output_is_reserved_whole_or_not_at_all() -> None:
+    """The worker knows what was declared."""
+    for reserved in (1, 9):
+        with pytest.raises(InfeasiblePlanError, match="request 2"):
+            begin(busy(), StepPlan(admit=(Admission(2, 0, 20, 0, reserved),)), 0)
 
 
 def growing(free: int, prefills: bool) -> WorkerState:

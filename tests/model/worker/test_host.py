@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
 
 from fairsched.model.events import Admitted, Event, HostLost, Preempted, SwappedIn, SwappedOut, Transferred
 from fairsched.model.plan import Admission, StepPlan
@@ -12,8 +11,6 @@ from fairsched.model.view import Host
 from fairsched.model.worker import InfeasiblePlanError, Step, WorkerState, transitions, violations
 from fairsched.model.worker.batch import evict
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import EventLedger
-from fairsched.verify.conformance.strategies import plays
 
 PROMPT = Prompt(10, 4, b"a" * 8 + b"b" * 8)
 """Ten tokens, of which two blocks of four can be cached."""
@@ -163,13 +160,3 @@ def test_a_worker_that_fails_while_kv_comes_back_has_an_empty_host() -> None:
     lost, events = transitions.lose(state, 2)
     worker_invariants.check_lost(state, lost)
     assert events[0] == HostLost(2, 0)
-
-
-@given(plays())
-def test_what_workers_tell_of_swaps_adds_up(play: tuple[WorkerState, list[Event]]) -> None:
-    """Whatever happens to a worker: only what went out comes back, once, and at its end nobody else has KV there."""
-    state, events = play
-    ledger = EventLedger()
-    for event in events:
-        ledger.record(event)
-    assert ledger.kept == dict(state.host.kv)

@@ -13,7 +13,6 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.view import Host
 from fairsched.model.worker import Step, WorkerState
 from fairsched.verify.conformance import worker_invariants
-from fairsched.verify.conformance.event_invariants import EventLedger
 from fairsched.verify.conformance.strategies import plays
 
 OUTPUT = 6
@@ -116,19 +115,6 @@ def test_what_is_paused_ends_no_leap() -> None:
     younger = transitions.step(younger, StepPlan(admit=(Admission(2, 2, 5, 0, 20),), chunks=((2, 5),)), 0)[0]
     assert younger.decode_steps_max() == 1
     assert paused(younger, 0, 1).decode_steps_max() == 19
-
-
-@given(plays(40))
-@settings(max_examples=25)
-def test_books_hold_whatever_pauses(play: tuple[WorkerState, list[Event]]) -> None:
-    """Whatever comes, runs, pauses, goes on and leaves, all sums are those of the requests, and all events are
-    possible."""
-    state, events = play
-    worker_invariants.check(state)
-    ledger = EventLedger()
-    for event in events:
-        ledger.record(event)
-    assert sorted(ledger.paused) == sorted(state.paused)
 
 
 @given(plays(40), st.data())

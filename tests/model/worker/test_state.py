@@ -33,7 +33,7 @@ def test_what_a_worker_reports_follows_from_its_memory(state: WorkerState) -> No
         )
 
 
-@given(plays())
+@given(plays(40))
 def test_every_sum_is_that_of_the_requests(play: tuple[WorkerState, list[Event]]) -> None:
     """Whatever happened to a worker, and its events say so."""
     state, told = play
@@ -43,6 +43,8 @@ def test_every_sum_is_that_of_the_requests(play: tuple[WorkerState, list[Event]]
         ledger.record(event)
     left = {*state.queue, *state.running}
     assert left == {event.request.id for event in told if isinstance(event, Arrived)} - set(ledger.ended)
+    assert sorted(ledger.paused) == sorted(state.paused)
+    assert ledger.kept == dict(state.host.kv)
 
 
 @given(worker_states())

@@ -18,8 +18,6 @@ from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GateInte
 from fairsched.policies.guarantees import GateMonitor
 
 CHARGING = ChargingRule(Rates(2, 3), "extend", 50)
-PREFIX = Prompt(9, 4, b"a" * 8 + b"b" * 8)
-"""Two blocks of four tokens, and one that is not shared."""
 
 
 @attrs.define(eq=False)

@@ -126,15 +126,6 @@ def test_a_client_leaves_the_gates_queue_with_its_last_request() -> None:
     assert state.gate.last == 0
 
 
-def test_a_client_that_waits_already_is_not_lifted() -> None:
-    """A counter is lifted when its client begins to wait, and by no later request."""
-    charged = ev.Decoded(1, 0, 1, (0,), (5,))
-    state = observed(COUNTER, *begun(0, 1), ev.Arrived(2, 0, request(2, 0)), charged, ev.Arrived(3, 0, request(3, 1)))
-    assert state.gate.c.tolist() == [19, 0]
-    state = observed(COUNTER, *begun(0, 0), charged, ev.Arrived(3, 0, request(3, 1)))
-    assert state.gate.c.tolist() == [19, 19]
-
-
 def test_a_client_waits_once_however_many_of_its_requests_do() -> None:
     """Groups count their clients that wait, and not requests; what is left of the queue when some leave, too."""
     policy = DLPM(gate=HierarchicalGate(quantum=50))

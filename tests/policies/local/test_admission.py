@@ -19,7 +19,6 @@ from fairsched.policies.gates import DeficitGate, GlobalDeficitGate, InBatchGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.admission import AdmissionPass
 from fairsched.policies.local.pausing import with_pauses
-from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.orders import SkipJoin
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance.strategies import worker_states
@@ -73,16 +72,6 @@ def test_what_it_holds_it_need_not_be_given(reserve: Any, prompt: int, admitted:
     assert play.admitted() == admitted
 
 
-def test_outputs_of_what_came_are_reserved_once() -> None:
-    """It comes with all that it may need, its prompt and three more tokens, but for the one that it computes again."""
-    play = Play(FCFS(), 20)
-    landed(play)
-    play.arrive(prompt=7, output=1)
-    assert play.admitted() == [0, 1]
-    play.arrive(prompt=1, output=1)
-    assert play.admitted() == [0, 1]
-
-
 def test_one_that_runs_alone_may_have_what_is_withheld_beside_kv_that_came() -> None:
     """It was let in with that, so it is not taken out for it in the next step, to be let in again for ever."""
     play = Play(FCFS(batching=MemoryCentric(max_batched_tokens=7, kv_threshold_percent=80, reserve="optimistic")), 22)
@@ -92,21 +81,6 @@ def test_one_that_runs_alone_may_have_what_is_withheld_beside_kv_that_came() -> 
     play.step(12)
     assert not [event for event in play.events if isinstance(event, Preempted)]
     assert play.finished() == [first, second]
-
-
-def test_one_that_outgrows_all_but_kv_that_came_waits_for_that() -> None:
-    """Alone in the batch it is taken out when no token is left for it, since requests that wait hold the others."""
-    play = Play(FCFS(batching=GROWING), 20)
-    play.arrive(prompt=8, output=9)
-    play.step()
-    landed(play, prompt=9, output=4)
-    play.worker = replace(play.worker, queue=play.worker.queue)
-    held = attrs.evolve(play.policy, batching=Chunked(reserve="optimistic", max_running=1))
-    play.policy = held
-    for _ in range(6):
-        if play.step().preempt:
-            break
-    assert [event.request_id for event in play.events if isinstance(event, Preempted)] == [0]
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -185,20 +159,6 @@ def test_a_request_enters_past_those_taken_out_for_it_only_with_a_slot(slots: in
     assert passing(play).run_only(1, entering, (out,)) is None
 
 
-def test_with_one_token_left_the_next_that_goes_is_known() -> None:
-    """It is the one that memory keeps out; in a full batch it is told, too, and where it fits there is none."""
-    play = Play(FCFS(batching=EagerPrefill(max_batched_tokens=5, max_running=2)), 20)
-    request_id = play.arrive(prompt=8, output=6)
-    for seats, free, wanted in ((1, 13, (0, request_id)), (1, 14, None), (0, 14, (0, request_id))):
-        batch = play.policy.batching.open(play.worker.view(0))
-        batch.chunks, batch.tokens, batch.seats = [(9, 4)], 1, seats
-        admissions = passing(play, batch)
-        admissions.free, admissions.admissions = free, [Admission(9, 0, 4, 0, 0)]
-        assert admissions.refused() == wanted
-    play.cancel(request_id)
-    assert passing(play).refused() is None
-
-
 @pytest.mark.parametrize(("slots", "valid_steps"), [(1, 1), (0, None)])
 def test_while_some_stand_still_a_lack_of_a_slot_is_looked_at_anew(slots: int, valid_steps: int | None) -> None:
     """Another adapter may come to be the first to be done; where none lacks a slot the plan stands."""
@@ -235,18 +195,6 @@ def test_a_view_with_pauses_is_that_of_a_worker_that_paused(state: WorkerState, 
         state = transitions.step(after, StepPlan(), 0)[0] if after.decoding and after.decode_steps_max() else after
 
 
-@pytest.mark.parametrize("reserve", ["static", "optimistic"])
-def test_a_view_of_one_that_goes_on_has_its_clock(reserve: Any) -> None:
-    """A step after two of three were paused one goes on: it is in the view what it is on the worker."""
-    play = Play(FCFS(batching=Chunked(reserve=reserve)))
-    for client in range(3):
-        play.arrive(client, output=9)
-    play.step(2)
-    worker, _ = transitions.step(play.worker, StepPlan(pause=(0, 1)), 2)
-    on, _ = transitions.begin(worker, StepPlan(resume=(1,), decode=False), 3)
-    assert with_pauses(worker.view(3), (), (1,)) == on.view(3)
-
-
 @pytest.mark.parametrize(("room", "goes_on"), [(2, (0,)), (1, ()), (3, (0, 1))])
 def test_as_many_go_on_as_memory_lets_produce_a_token(room: int, goes_on: tuple[int, ...]) -> None:
     """Of two that another policy paused, beside one that decodes; none where there is no token for one more."""
@@ -259,26 +207,6 @@ def test_as_many_go_on_as_memory_lets_produce_a_token(room: int, goes_on: tuple[
     play.tell(told)
     plan = play.decide()
     assert (plan.resume, plan.decode) == (goes_on, True)
-
-
-def test_outputs_that_are_reserved_go_on_at_once() -> None:
-    """They need no token that is free."""
-    play = Play(FCFS(), 12)
-    for _ in range(2):
-        play.arrive(prompt=3, output=3)
-    play.step()
-    play.worker, told = transitions.begin(play.worker, StepPlan(pause=(0, 1), decode=False), play.now_ns)
-    play.tell(told)
-    assert play.decide().resume == (0, 1)
-
-
-def test_a_gate_that_does_not_pause_names_none() -> None:
-    """Whoever runs: no client is paused, and there is no reason."""
-    play = Play(DLPM())
-    play.arrive()
-    play.step()
-    assert play.policy.paused_clients(play.state, [0]) == ()
-    assert play.policy.pause_reason(play.state, play.worker.view(play.now_ns), 0) is None
 
 
 def test_who_is_paused_beside_kv_that_came_makes_room_though_none_enters() -> None:
@@ -327,18 +255,6 @@ def test_one_that_computes_nothing_frees_what_it_holds_and_no_more() -> None:
     assert play.decide().preempt == (4, 3)
 
 
-def test_how_often_a_request_was_taken_out_is_counted() -> None:
-    """Each time once, and it is known when it waits and when it runs again."""
-    play = Play(FCFS(batching=GROWING), 12)
-    play.arrive(prompt=3, output=6)
-    young = play.arrive(prompt=3, output=6)
-    play.step(4)
-    assert play.state.queue.entries[young].preemptions == 1
-    play.step(8)
-    assert play.finished()[0] == 0
-    assert young not in play.state.queue.entries or play.state.queue.entries[young].preemptions == 1
-
-
 # --- memory that is just enough ---------------------------------------------------------------------------------------
 
 
@@ -377,49 +293,6 @@ def test_where_none_decodes_what_is_protected_more_has_no_room(keys: tuple[int, 
     assert play.policy.wait_reason(play.state, play.worker.view(play.now_ns), request_id) == why
 
 
-def test_who_is_foreseen_to_hold_what() -> None:
-    """Of one that decodes, what it holds and has left; of those that prefill, their predictions, and the token of the
-    one that is computed in this step; of one whose output is reserved, nothing."""
-    rule = Chunked(max_batched_tokens=6, reserve="profile")
-    play = Play(FCFS(batching=rule))
-    decoding, reserved = play.arrive(prompt=3, output=9, predicted_output_tokens=7), play.arrive(prompt=2, output=5)
-    admitted = (Admission(decoding, 0, 3, 0, 0), Admission(reserved, 0, 2, 0, 5))
-    plan = StepPlan(admit=admitted, chunks=((decoding, 3), (reserved, 2)))
-    play.worker, told = transitions.begin(play.worker, plan, 0)
-    play.tell(told)
-    play.worker, told = transitions.finish(play.worker, plan, 1, 1)
-    play.tell(told)
-    play.arrive(prompt=7, output=4)
-    play.arrive(prompt=9, output=9, predicted_output_tokens=2)
-    plan = StepPlan(admit=(Admission(2, 0, 7, 0, 0), Admission(3, 0, 9, 0, 0)), chunks=((2, 3),), decode=False)
-    play.worker, told = transitions.begin(play.worker, plan, 1)
-    play.tell(told)
-    play.worker, told = transitions.finish(play.worker, plan, 1, 2)
-    play.tell(told)
-    view = play.worker.view(2)
-    batch = rule.open(view)
-    assert batch.chunks == [(2, 4)]
-    found = Foreseen(rule, play.state, view, batch, 20)
-    # One token of this step is of the request that decodes, one of the chunk that is the last of its prompt.
-    assert (found.entries, found.free, found._growth) == ([(6, 4)], 22, 6 + 4 + 2)
-    entry = play.state.queue.entries.get(9) or play.state.flights[2].entry
-    found.enter(entry, 7, 3, whole=True)
-    assert (found.entries, found.free) == ([(4, 7), (6, 4)], 12)
-    found.enter(entry, 1, 0, whole=False)
-    assert (found.entries, found.free, found._growth) == ([(4, 7), (6, 4)], 11, 4 + 6 + 4 + 2 + 4)
-
-
-def test_one_that_enters_alone_is_a_token_ahead() -> None:
-    """Where none decodes beside a prefill, its first token is out before the others' next one."""
-    rule = EagerPrefill(reserve="profile")
-    play = Play(FCFS(batching=rule))
-    play.arrive(prompt=7, output=4)
-    view = play.worker.view(0)
-    found = Foreseen(rule, play.state, view, rule.open(view), 20)
-    found.enter(play.state.queue.entries[0], 7, 0, whole=True)
-    assert (found.entries, found.free) == ([(3, 8)], 13)
-
-
 @pytest.mark.parametrize(("host", "moved"), [(10, True), (9, False)])
 def test_a_host_may_be_filled_to_the_last_token(host: int, moved: bool) -> None:
     """One that holds 10 tokens goes to a host of 10; to one of 9 it does not, and computes again."""
@@ -431,19 +304,3 @@ def test_a_host_may_be_filled_to_the_last_token(host: int, moved: bool) -> None:
     play.arrive(prompt=1, output=1)
     plan = play.decide()
     assert (plan.swap_out, plan.preempt) == (((long,), ()) if moved else ((), (long,)))
-
-
-def test_output_that_just_fits_is_not_swapped_for() -> None:
-    """Two that run take two tokens in this step and two in the next, and four are free: both stay, although seven are
-    wanted."""
-    levels = SkipJoin(
-        quantum_us=2, step_us=2, promote_ms=1, prefill_token_ns=1_000, prefill_constant_us=0, swap_free_percent=50
-    )
-    policy = ComposedPolicy("swaps", levels, OpenGate(), GROWING)
-    for free, out in ((4, 0), (3, 1)):
-        play = Play(policy, 10 + free, 40)
-        for _ in range(2):
-            play.arrive(prompt=4, output=9)
-        play.step()
-        assert play.worker.view(play.now_ns).kv_free_tokens == free
-        assert len(play.decide().swap_out) == out

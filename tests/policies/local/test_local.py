@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from fairsched.model import events
 from fairsched.model.events import Admitted, Decoded, Prefilled
-from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.plan import Admission
 from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.serialization import StateError
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS, Batching, Chunked, EagerPrefill, IterationLevel, RequestLevel
 from fairsched.policies.catalog import DLPM, FCFS, LPM, VTC, ShortestPromptFirst
-from fairsched.policies.gates import CounterGate, DeficitGate
+from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.registry import LOCAL_POLICIES
@@ -150,52 +150,6 @@ def test_admitting_nothing_changes_nothing(policy: ComposedPolicy) -> None:
     assert state is play.state
 
 
-def test_refill_waits_until_nobody_who_waits_has_credit() -> None:
-    """With quantum 10, client 0 is in debt after one request of 12; client 1 still has credit and goes on alone."""
-    play = Play(DLPM(gate=DeficitGate(quantum=10), batching=Chunked(max_running=1)), 100)
-    for client, prompt in ((0, 12), (0, 12), (1, 3), (1, 3), (1, 3), (1, 3)):
-        play.arrive(client, prompt, output=1)
-    orders = []
-    while play.worker.queue:
-        play.step()
-        orders.append(play.finished()[-1])
-    # 0 pays 14 of 10; client 1 pays 5 a request, so two of them use its 10 up, and only then is there a refill.
-    assert orders[:3] == [0, 2, 3]
-    assert play.state.gate.q.tolist() == [-8, 0]
-    assert orders == [0, 2, 3, 1, 4, 5]
-
-
-def test_cap_limits_what_a_client_has_in_flight() -> None:
-    """With a cap of 12 tokens a client runs two requests of 6; a third waits for the cap, others do not."""
-    play = Play(DLPM(gate=DeficitGate(in_flight_cap_tokens=12)))
-    for client in (0, 0, 0, 1):
-        play.arrive(client, prompt=4, output=2)
-    assert play.admitted() == [0, 1, 3]
-    play.step()
-    assert play.policy.wait_reason(play.state, play.worker.view(1), 2) == "cap"
-    assert play.policy.refuses(play.worker.queue[2].request) is None
-    play.step()
-    assert play.admitted() == [2]
-
-
-def test_preempted_request_fits_its_cap_again() -> None:
-    """What a preempted request had generated is not counted on top of its whole output: it fits the cap as before."""
-    play = Play(DLPM(gate=DeficitGate(in_flight_cap_tokens=9), batching=Chunked(reserve="optimistic")), 12)
-    play.arrive(0, prompt=3, output=6)
-    play.arrive(1, prompt=3, output=6)
-    play.step(20)
-    assert play.finished() == [0, 1]
-
-
-def test_counter_gate_serves_the_least_charged() -> None:
-    """Three requests of one client, then one of another: the other goes second, since it was charged nothing."""
-    play = Play(VTC(batching=Chunked(max_running=1)))
-    for client in (0, 0, 0, 1):
-        play.arrive(client, output=1)
-    play.step(4)
-    assert play.finished() == [0, 3, 1, 2]
-
-
 def test_weight_before_the_first_request() -> None:
     """A client's weight may be set before it or anybody was seen."""
     for policy in LOCAL_POLICIES.values():
@@ -311,32 +265,6 @@ def test_state_of_another_policy_is_refused() -> None:
     assert DLPM().state_to_json(DLPM().state_from_json(document)) == document
     with pytest.raises(StateError, match="LocalState"):
         VTC().state_from_json(document)
-
-
-def test_cancellation_refunds_what_was_not_computed() -> None:
-    """Of a prompt of 9 in chunks of 4, 5 are refunded; all of them by either gate."""
-    charged: dict[str, Any] = {}
-    for policy in (DLPM(gate=DeficitGate(quantum=20)), VTC(gate=CounterGate())):
-        play = Play(attrs.evolve(policy, batching=Chunked(max_batched_tokens=4)))
-        play.arrive(0, prompt=9)
-        play.arrive(1, prompt=9)
-        play.step()
-        play.cancel(0)
-        gate = play.state.gate
-        charged[policy.name] = (gate.q if isinstance(policy.gate, DeficitGate) else gate.c).tolist()
-    assert charged == {"dlpm": [16, 20], "vtc": [4, 0]}
-
-
-def test_leaps_end_where_credit_does() -> None:
-    """A client in credit whose head does not fit decodes its credit away: the plan holds for exactly that long."""
-    play = Play(DLPM(gate=DeficitGate(quantum=20)), 30)
-    play.arrive(0, prompt=5, output=9, output_max=12)
-    play.step()
-    play.arrive(0, prompt=9, output=9)
-    play.arrive(1, prompt=9, output=9)
-    # 20 - 5 - 2 = 13 left, 2 a step; client 0's head is the older, so it is first until the credit is gone.
-    assert play.state.gate.q.tolist() == [13, 0]
-    assert play.decide() == StepPlan(valid_steps=7)
 
 
 # --- what is ignored --------------------------------------------------------------------------------------------------

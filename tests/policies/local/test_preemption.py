@@ -15,7 +15,7 @@ from fairsched.model.events import Preempted
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import TOKENS_MAX, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS, Reserve
-from fairsched.policies.catalog import TRAIL, FastServe, LearningToRank
+from fairsched.policies.catalog import TRAIL
 from fairsched.policies.gates import AnyGate, DeficitGate, InBatchGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.standings import NOT_KNOWN
@@ -24,9 +24,7 @@ from fairsched.policies.orders import (
     ShortestPredicted,
     ShortestRemaining,
     SkipJoin,
-    predicted,
 )
-from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.routers import RoundRobin
 from fairsched.verify.conformance.strategies import workloads
 from tests.support.policy_play import Play
@@ -104,24 +102,6 @@ def test_the_limit_of_trail(percent: int, taken_out: int) -> None:
     play.step(20)
     assert len(preempted(play)) == taken_out
     assert len(play.finished()) == 2
-
-
-@pytest.mark.parametrize("given_prediction", [None, 7, 99])
-def test_a_prediction_is_at_most_what_was_declared(given_prediction: int | None) -> None:
-    """And is that where nobody predicted."""
-    request = Request(0, 0, 0, Prompt(4), 20, predicted_output_tokens=given_prediction)
-    assert predicted(request) == (7 if given_prediction == 7 else 20)
-
-
-def test_under_a_gate_a_client_displaces_its_own() -> None:
-    """Another client's request waits for a place; a request of the client itself takes it."""
-    for client, expected in ((1, []), (0, [0])):
-        play = played(ShortestRemaining(100), DeficitGate(quantum=100), max_running=1)
-        play.arrive(client=0, output=10)
-        play.step()
-        play.arrive(client=client, output=2)
-        play.step()
-        assert preempted(play) == expected
 
 
 @pytest.mark.parametrize("batching", BATCHINGS)
@@ -229,11 +209,6 @@ def test_leaps_are_steps_and_displacing_ends(
     if reserve == "static":
         outputs = {job.request.id: job.output_tokens for job in workload.jobs}
         assert all(times < outputs[request_id] for request_id, times in displaced.items())
-
-
-def test_names() -> None:
-    """What ships: TRAIL as evaluated does not displace, the others do."""
-    assert [preempts(policy.order) for policy in (TRAIL(), LearningToRank(), FastServe())] == [False, True, True]
 
 
 @given(

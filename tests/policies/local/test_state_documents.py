@@ -62,19 +62,6 @@ def as_text(document: Any) -> Any:
     return json.loads(json.dumps(document))
 
 
-@pytest.mark.parametrize("name", LOCAL_POLICIES)
-def test_an_idle_worker_s_document_is_what_it_was_made_of(name: str) -> None:
-    """Where none waits or runs any more, what was counted is kept."""
-    play = Play(LOCAL_POLICIES[name], 30)
-    for i in range(9):
-        play.arrive(i % 2, Prompt.from_keys((1, 2, 3, 4, i % 3)), 3, 6)
-        play.step(i % 2)
-    while play.worker.queue or play.worker.running:
-        play.step()
-    document = as_text(play.policy.state_to_json(play.state))
-    assert play.policy.state_to_json(play.policy.state_from_json(document)) == document
-
-
 @pytest.mark.parametrize("name", ["edf", "ageing", "larry", "equinox", "larry+deficit"])
 def test_what_follows_from_requests_that_wait_is_made_anew(name: str) -> None:
     """A document has no index of the queue: the restored state decides as the one that was kept."""

@@ -53,12 +53,6 @@ def test_groups_go_together_and_the_dense_ones_first() -> None:
     assert served(BatchLLM(batching=ONE), "cAbAbAbb") == "bbbbcAAA"
 
 
-def test_first_come_first_served_mixes_them() -> None:
-    """The same without groups, for comparison: nobody waits for others of its family."""
-    policy = BatchLLM(order=PrefixGroupOrder(backlog_min=100), batching=ONE)
-    assert served(policy, "cAbAbAbb") == "cAAAbbbb"
-
-
 def test_groups_are_made_when_an_eighth_is_new() -> None:
     """Groups are made with the first request that enters; of 16 that wait one more changes nothing, and with the second
     groups are made anew, once a request enters."""

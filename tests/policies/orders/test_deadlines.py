@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt, Request, Slo
-from fairsched.policies.catalog import EDF, JITServe, LeastSlackFirst
-from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
+from fairsched.policies.catalog import EDF
 from fairsched.policies.orders import EarliestDeadline, JustInTime, LeastSlack, QueuedRequest
 from fairsched.policies.orders.abilities import OWN_MAX, Fronts, RanksByKey
 from fairsched.policies.orders.base import RankError
@@ -88,19 +87,6 @@ def test_a_deadline_out_of_reach_is_none() -> None:
     assert work.number(QueuedRequest(Request(1, 0, 0, Prompt(9), 9, slo=Slo(latency_ns=1)), 0, 0)) == -OWN_MAX
 
 
-@pytest.mark.parametrize("gate", [OpenGate(), DeficitGate(quantum=1_000)])
-def test_policies_admit_by_deadline_and_by_slack(gate: AnyGate) -> None:
-    """Of a long answer due later and a short one due earlier the short goes first by deadline, the long by slack."""
-    admitted = []
-    for policy in (EDF(gate=gate), LeastSlackFirst(order=LeastSlack(1, 10), gate=gate)):
-        play = Play(policy)
-        play.arrive(prompt=3, output=1, slo=None)
-        play.arrive(prompt=3, output=20, slo=Slo(latency_ns=300))
-        play.arrive(prompt=3, output=1, slo=Slo(latency_ns=200))
-        admitted.append(play.admitted())
-    assert admitted == [[2, 1, 0], [1, 2, 0]]
-
-
 def test_work_that_was_done_counts_no_more() -> None:
     """A preempted request has less output to come and more to compute again."""
     order = LeastSlack(3, 100)
@@ -141,12 +127,3 @@ def test_tokens_for_the_work_make_up_for_slack_at_any_time(requests: list[Reques
 
     found = {request.id: due(request) for request in requests}
     assert order_of(order, requests) == sorted(found, key=lambda i: (found[i] is None, found[i] or 0, i))
-
-
-def test_the_request_that_yields_more_goes_first_of_two_due_together() -> None:
-    """Without a window it is the order of slack, in which a prompt that needs more time goes first."""
-    for window_ns, first in ((0, [1, 0]), (10**9, [0, 1])):
-        play = Play(JITServe(order=JustInTime(1_000_000, 20_000_000, window_ns)))
-        play.arrive(prompt=40, output=1, slo=Slo(ttft_ns=10**9))
-        play.arrive(prompt=41, output=9, slo=Slo(ttft_ns=10**9))
-        assert play.admitted() == first

@@ -5,11 +5,8 @@ from hypothesis import strategies as st
 
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt, Request
-from fairsched.policies.catalog import Equinox
 from fairsched.policies.orders import HolisticShares, QueuedRequest
-from fairsched.policies.orders.abilities import Fronts
 from fairsched.policies.orders.holistic import Scores
-from tests.support.policy_play import Play
 
 STEPS = st.lists(st.none() | st.tuples(st.integers(0, 3), st.integers(1, 90), st.integers(1, 40)), max_size=60)
 
@@ -49,16 +46,3 @@ def test_what_a_client_gets_and_what_the_worker_gives_are_two_costs() -> None:
     costs = [HolisticShares(user_percent=share).cost_us(QueuedRequest(request, 0, 0)) for share in (100, 0, 50)]
     assert costs == [20_000, 1_010_000, 515_000]
     assert costs[2] == (costs[0] + costs[1]) // 2
-
-
-def test_a_client_that_asks_for_little_goes_before_one_that_asked_for_much() -> None:
-    """Three long answers and a short one: the newcomer's goes second, whatever came before it."""
-    play = Play(Equinox())
-    for _ in range(3):
-        play.arrive(client=0, prompt=4, output=20)
-    play.arrive(client=1, prompt=4, output=2)
-    assert play.admitted() == [0, 3, 1, 2]
-    play.step()
-    fronts = play.state.queue.extension(Fronts)
-    assert fronts is not None
-    assert not fronts.kept.lines

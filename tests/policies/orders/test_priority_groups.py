@@ -145,12 +145,3 @@ def test_under_a_gate_each_client_takes_turns_of_its_own() -> None:
     for client in (0, 1):
         own = [1 + i // 2 % 2 for i in order if i % 2 == client]
         assert own == [2, 2, 1] * 3
-
-
-def test_turns_are_kept_with_the_state() -> None:
-    """A state that is written and read goes on in the middle of a round."""
-    policy = Preble(order=Told(3), batching=ONE_A_STEP)
-    _, state = let_in(policy, queued(policy, (1 + i % 3 for i in range(12))))
-    restored = policy.state_from_json(policy.state_to_json(state))
-    assert policy.state_to_json(restored) == policy.state_to_json(state)
-    assert turns_of(restored)[0] == Turn(3, 1)

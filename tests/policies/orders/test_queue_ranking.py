@@ -12,7 +12,6 @@ from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import TOKENS_MAX, Prompt, Request, Slo
 from fairsched.policies import orders
 from fairsched.policies.catalog import Ageing
-from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.orders import AgeingOrder
 from fairsched.policies.orders.abilities import Fronts, Key, RanksByKey
 from fairsched.policies.orders.abilities.fronts import CHUNK_MIN, EXACT_MAX, FEW
@@ -125,16 +124,6 @@ def test_priorities_are_of_any_size() -> None:
     assert AgeingOrder().rank(Request(0, 0, 0, Prompt(1), 1, priority=10**30), 0) == TOKENS_MAX
 
 
-@pytest.mark.parametrize("gate", [OpenGate(), DeficitGate(quantum=1_000)])
-def test_a_policy_admits_by_priority_and_wait(gate: AnyGate) -> None:
-    """Of three that wait the highest goes first, but for the one that waited long enough for its lower priority."""
-    play = Play(Ageing(gate=gate))
-    for arrival_ns, priority in ((0, 0), (1_500_000_000, 1), (1_500_000_000, 5)):
-        play.now_ns = arrival_ns
-        play.arrive(prompt=3, output=1, priority=priority)
-    assert play.admitted() == [2, 0, 1]
-
-
 @given(rows=rows_of(st.integers(1, CAPACITY)), alpha_milli=st.integers(0, 5_000), group=st.integers(0, 2))
 def test_larry_s_order_is_that_of_the_score(rows: list[Row], alpha_milli: int, group: int) -> None:
     """P-LAR-1: admitting by the static key is admitting by the score, as corrected and as printed, in every group."""
@@ -194,24 +183,6 @@ def test_the_printed_equation_serves_large_prompts_first() -> None:
     rows = [(2, 0, 0), (1, 0, 0)]
     assert Waiting(orders.LarryPrintedOrder(), rows).first() == 0
     assert Waiting(orders.LarryOrder(), rows).first() == 1
-
-
-@given(rows=rows_of(st.integers(1, CAPACITY)), gone=st.integers(0, 89))
-def test_one_that_left_comes_back_to_its_place(rows: list[Row], gone: int) -> None:
-    """Leaving and joining again gives the order that was, and changes no fronts that were before."""
-    waiting = Waiting(larry(3), rows)
-    before, gone = waiting.fronts, gone % len(rows)
-    firsts = [before.ranking(waiting.order, 3, CAPACITY).heads.tolist()]
-    waiting.leave(gone, admitted=False)
-    waiting.join(gone)
-    firsts += [each.ranking(waiting.order, 3, CAPACITY).heads.tolist() for each in (waiting.fronts, before)]
-    assert firsts[0] == firsts[1] == firsts[2]
-
-
-def test_more_than_a_chunk_holds() -> None:
-    """A group of many chunks comes out in order to its end."""
-    rows = [(1 + 7 * i % 13, i, 0) for i in range(8 * CHUNK_MIN + 1)]
-    assert order_of(larry(1_000), rows) == by_larry(rows, Fraction(1))
 
 
 @pytest.mark.parametrize(

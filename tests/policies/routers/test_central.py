@@ -96,13 +96,6 @@ def test_what_waits_makes_answers_slower_and_room_only_then() -> None:
     assert router.answer_ns(state, replace(load, kv_free_tokens=0)) == 0
 
 
-def test_free_answers_change_nothing() -> None:
-    """Room that opens is filled in the same instant."""
-    events = _events(2, 1, 0, 0)
-    ended = next(event.time_ns for event in events if isinstance(event, Finished))
-    assert [event.time_ns for event in events if isinstance(event, Admitted)][1] == ended
-
-
 def test_the_longest_prefix_goes_where_it_is() -> None:
     """Two prompts of one prefix go to one worker, and a third of another to the other, though ids say otherwise."""
     prompts = [Prompt.from_keys(keys) for keys in ([1, 2, 3, 4, 5], [9, 8, 7], [1, 2, 3, 4, 6])]

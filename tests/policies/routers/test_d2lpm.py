@@ -126,18 +126,6 @@ def _ends(router: D2LPM, table: Table, state: D2LPMState, data: st.DataObject) -
     return router.observe(state, Cancelled(0, worker, i, client, True, 0, output))
 
 
-def test_credit_decides_between_cache_and_queue() -> None:
-    """A prompt stays where it is cached until its client owes there, and comes back after it owes everywhere."""
-    router = D2LPM(quantum=10, match_percent_min=0)
-    state, went = router.init(), []
-    for i in range(6):
-        dispatch, state = router.route(state, request(i, [1] * 8, tail=i + 1), view_of(9, 5))
-        state = router.observe(state, Finished(0, dispatch.worker, i, 0, 4))
-        went.append(dispatch.worker)
-    # Each request leaves its client in debt there: 9 to 11 tokens of the prompt or two to seven, and 8 for the output.
-    assert went == [1, 0, 1, 0, 1, 0]
-
-
 def test_a_request_that_waited_in_vain_gets_all_back() -> None:
     """A request that is rejected, or given up before it was served, leaves neither a charge nor a cached prompt."""
     router = D2LPM(quantum=50)
@@ -349,18 +337,3 @@ def test_the_printed_algorithm_step_by_step() -> None:
                 assert [state.accounts[one].deficits.get(w, quantum) for w in range(workers)] == credit
     assert sum(branches[each] for each in ("no refill", "enough", "too little")) == STATES
     assert min(branches.values()) > 100
-
-
-def test_one_quantum_may_be_too_little() -> None:
-    """Owing more than a quantum everywhere, the client goes to the shortest queue as printed, and to credit as shipped.
-
-    Its requests end with outputs that cost eight quanta.
-    """
-    for router, paid in ((D2LPMPrinted(quantum=2), False), (D2LPM(quantum=2), True)):
-        state = router.init()
-        for i, queues in enumerate(((0, 1), (1, 0))):
-            dispatch, state = router.route(state, request(i), view_of(*queues))
-            state = router.observe(state, Finished(0, dispatch.worker, i, 0, 8 + i))
-        _, state = router.route(state, request(2, client=0), view_of(0, 0))
-        credit = [state.accounts[0].deficits.get(worker, router.quantum) for worker in (0, 1)]
-        assert (max(credit) >= 0) == paid

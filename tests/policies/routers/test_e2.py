@@ -125,35 +125,6 @@ def told(*holds: tuple[int, Keys]) -> E2State:
     return state
 
 
-def test_eviction_is_priced_by_hits() -> None:
-    """A full worker evicts what was used longest ago: what no request of H hit costs nothing, what half hit half."""
-    state = told((0, (5,) * 10))
-    for i, keys in enumerate(((1, 1, 1, 1), (2, 2, 2, 2))):
-        _, state = ROUTER.route(state, request(i, keys), view(workers=[0]))
-    # 18 of 20 tokens are held; a prompt of 6 tokens evicts 4 of the ten without a hit.
-    assert case_of(ROUTER, state, (3,) * 5).eviction(0) == 0
-    # One of 15 evicts all ten and three of the four that one of two requests hit, the last three.
-    assert case_of(ROUTER, state, (3,) * 14).eviction(0) == PRICES.prefill_ns(3, 1) // 2
-
-
-def test_nothing_of_the_request_s_own_prefix_is_evicted_for_it() -> None:
-    """What it uses stays, though it was used longest ago."""
-    state = told((0, (1,) * 8), (0, (2,) * 10))
-    _, state = ROUTER.route(state, request(0, (1,) * 8), view(workers=[1]))
-    asked = (1,) * 8 + (3,) * 5
-    victims = state.index.victims(0, 4, spared=())
-    assert state.index.nodes[victims[0].node].prompt.keys[:8] == Prompt.from_keys((1,)).keys
-    assert case_of(ROUTER, state, asked).eviction(0) == 0
-
-
-def test_prices_are_the_latency_model_s() -> None:
-    """A prefill is a step of one chunk, a lone output token a step of one request."""
-    assert PRICES.prefill_ns(5, 4) == MODEL.step_ns([(5, 4)], 0, 0)
-    assert PRICES.prefill_ns(0, 4) == 0
-    assert Prices.of(MODEL, 1).decode_ns(1, 10, 1, 1) == MODEL.decode_ns(1, 10)
-    assert Prices.of(MODEL, 4).decode_ns(4, 40, 3, 1) == 3 * MODEL.decode_ns(4, 40)
-
-
 def test_a_model_that_was_given_stays() -> None:
     """The workers' model prices unless the router has one."""
     other = attrs.evolve(MODEL, prefill_token_ns=99)
@@ -177,15 +148,6 @@ def busy(state: E2State, worker: int, times: int = 1) -> E2State:
         asked = request(number, tuple(10 * number + i for i in range(15)))
         _, state = ROUTER.route(state, asked, view(workers=[worker]))
     return state
-
-
-def test_equality_explores() -> None:
-    """Of a prompt of 6 tokens with 3 cached as much is missed as cached; with 4 of 6 less is."""
-    state = busy(told((0, (1, 1, 1)), (0, (2, 2, 2, 2))), 0)
-    alone = attrs.evolve(ROUTER, rebalancing="off")
-    assert choice(alone, state, (1, 1, 1, 0, 0)) == Choice(1, "explore", 0, 3, choice(alone, state, (1, 1, 1)).prefix)
-    assert choice(alone, state, (2, 2, 2, 2, 0)).why == "exploit"
-    assert choice(alone, state, (2, 2, 2, 2, 0)).worker == 0
 
 
 def test_the_share_that_exploits_can_be_set() -> None:

@@ -90,15 +90,6 @@ def test_a_pair_moves_what_narrows_its_gap(made: list[WorkerLoad], threshold: in
             assert 0 < gap < ratio(room, m) - ratio(free, n)
 
 
-def test_the_boundary_of_the_threshold() -> None:
-    """A worker of exactly the threshold takes, one just below gives."""
-    state = running(Llumnix(), (0, 0, 1, 1), (1, 0, 2, 1))
-    for free, moved in ((95, [0]), (96, [])):
-        view = numbered((WorkerLoad(0, 0, 2, 0, free, 900), WorkerLoad(0, 0, 1, 0, 890, 900)))
-        plan, _ = Llumnix().decide(state, view)
-        assert [migration.request_id for migration in plan.migrations] == moved
-
-
 def test_a_worker_takes_part_in_one_migration_at_a_time() -> None:
     """Until the request has landed, ended, or was not heard of for long; and it is not asked for twice."""
     router = Llumnix()

@@ -11,10 +11,10 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fairsched.model.events import Finished, WorkerLeft
+from fairsched.model.events import WorkerLeft
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.routers import SAL, Estimate, SALPrinted, SALState
+from fairsched.policies.routers import SAL, Estimate, SALPrinted
 from fairsched.policies.routers.sal import WindowMeans
 
 CHAT = {"prior_input_tokens": 1365 - 211, "prior_output_tokens": 211, "max_batched_tokens": 1024}
@@ -137,22 +137,6 @@ def test_a_worker_that_left_is_forgotten() -> None:
     state = router.observe(state, WorkerLeft(1, 0))
     _, state = router.route(state, request(1, 5), ClusterView(2, (load(0, free=7, running=0),)))
     assert state.estimates[0] == Estimate(2, 5, 0)
-
-
-def test_means_are_of_what_was_seen_lately() -> None:
-    """Inputs count when they are routed and outputs when they end; both are over after two windows."""
-    router = SAL(window_us=1, prior_input_tokens=10, prior_output_tokens=2)
-
-    def ratio(state: SALState, window: int) -> Fraction:
-        return Fraction(*state.means.ratio(window, 10, 2))
-
-    state = router.init()
-    assert ratio(state, 0) == Fraction(10, 2)
-    _, state = router.route(state, request(0, 30), ClusterView(0, (load(0, free=9),)))
-    assert ratio(state, 0) == Fraction(20, 2)
-    state = router.observe(state, Finished(999, 0, 0, 0, 6))
-    assert ratio(state, 1) == Fraction(20, 4)
-    assert ratio(state, 2) == Fraction(10, 2)
 
 
 lengths = st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 99)), max_size=12)
