@@ -3,7 +3,7 @@
 What batching rules promise is about the worker and the same for every policy, so it is shown once, below them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 
 from fairsched.verify.report.binding import BindingLevel, counted
@@ -14,16 +14,8 @@ from fairsched.verify.report.values import Constant, Outcome, TheoremEntry, Theo
 TEXT_WIDTH = 118
 """Columns of the text where it is not for a terminal, and at most."""
 _INDENT = " " * 4
-_COLUMNS = (
-    ("verdict", "{:<9}", 0),
-    ("scope", "{:<7}", 3),
-    ("bound", "{:<42}", 4),
-    ("attained", "{:>12}", 2),
-    ("clients", "{:>8}", 5),
-    ("solvers", "  {:<8}", 1),
-    ("ms", "{:>7}", 6),
-)
-"""Heads, how wide they are, and which goes first where the width is short: the one with the largest number."""
+_COLUMNS = {"verdict": 0, "scope": 3, "bound": 4, "attained": 2, "clients": 5, "solvers": 1, "ms": 6}
+"""What is said of a theorem, and which goes first where the width is short: the one with the largest number."""
 _HEADINGS = {
     PRICING: "pricing (every gate)",
     WINDOW: "window (the gateway's)",
@@ -37,19 +29,23 @@ _Line = tuple[TheoremRow, TheoremEntry]
 
 
 class _Columns:
-    """The columns of theorems that a width has room for, beside their names."""
+    """Columns that are two apart, each as wide as its widest cell; figures are aligned to the right."""
 
-    def __init__(self, name_width: int, width: int) -> None:
-        kept = list(_COLUMNS)
-        while len(kept) > 1 and name_width + sum(len(form.format("")) for _, form, _ in kept) > width:
-            kept.remove(max(kept, key=lambda column: column[2]))
-        self.heads = [head for head, _, _ in kept]
-        self.left_out = [head for head, _, _ in _COLUMNS if head not in self.heads]
-        self._form = f"{{:<{name_width}}}" + "".join(form for _, form, _ in kept)
+    def __init__(self, rows: list[Mapping[str, str]], heads: Iterable[str]) -> None:
+        columns = {head: [row[head] for row in rows] for head in heads}
+        self.widths = {head: max(map(len, (head, *cells))) for head, cells in columns.items()}
+        self._figures = {head for head, cells in columns.items() if all(each[:1].isdigit() for each in cells if each)}
 
-    def line(self, name: str, cells: Mapping[str, object]) -> str:
-        """Return the line of a theorem, by the heads of its cells."""
-        return self._form.format(name, *(cells[head] for head in self.heads)).rstrip()
+    @property
+    def width(self) -> int:
+        """The width of a line."""
+        return sum(self.widths.values()) + 2 * (len(self.widths) - 1)
+
+    def line(self, cells: Mapping[str, str] | None = None) -> str:
+        """Return the line of these cells, or of the heads."""
+        said = cells or {head: head for head in self.widths}
+        parts = (f"{said[head]:{'>' if head in self._figures else '<'}{wide}}" for head, wide in self.widths.items())
+        return "  ".join(parts).rstrip()
 
 
 def as_text(outcome: Outcome, deployment: Deployment, width: int = TEXT_WIDTH) -> str:
@@ -61,16 +57,18 @@ def as_text(outcome: Outcome, deployment: Deployment, width: int = TEXT_WIDTH) -
 def _lines(outcome: Outcome, deployment: Deployment, width: int) -> Iterator[str]:
     yield from _deployment(deployment)
     shown = [row for row in outcome.rows if not row.withdrawn]
-    columns = _Columns(max([len("theorem"), *(len(row.theorem.id) for row in shown)]) + 2, width)
-    if columns.left_out:
-        yield f"Left out at {width} columns: {', '.join(columns.left_out)}; --json has them."
+    columns = _Columns(list(map(_cells, outcome.report.theorems)), ("theorem", *_COLUMNS))
+    while columns.width > width and len(columns.widths) > 2:
+        del columns.widths[max(columns.widths, key=lambda head: _COLUMNS.get(head, -1))]
+    if left_out := [head for head in _COLUMNS if head not in columns.widths]:
+        yield f"Left out at {width} columns: {', '.join(left_out)}; --json has them."
     for heading, lines in _tables(list(zip(shown, outcome.report.theorems, strict=True))):
         row, _ = lines[0]
         yield ""
         yield heading
         if heading == row.subject.name:
             yield from _bound_terms(row, deployment)
-        yield columns.line("theorem", {head: head for head in columns.heads})
+        yield columns.line()
         for row, entry in lines:
             yield from _theorem(row, entry, columns)
             if replay := outcome.replays.get((row.subject.name, entry.id)):
@@ -116,22 +114,27 @@ def _deployment(deployment: Deployment) -> Iterator[str]:
     )
 
 
-def _theorem(row: TheoremRow, entry: TheoremEntry, columns: _Columns) -> Iterator[str]:
-    tight = f"{entry.tightness.attained}/{entry.tightness.bound} {entry.tightness.ratio:.3f}" if entry.tightness else ""
-    number = _number(entry.bound)
-    cells = {
+def _cells(entry: TheoremEntry) -> Mapping[str, str]:
+    """Return what the table says of a theorem, by column."""
+    tight = entry.tightness
+    return {
+        "theorem": entry.id,
         "verdict": entry.verdict if entry.verdict in HELD else entry.verdict.upper(),
         "scope": entry.scope,
-        "bound": number,
-        "attained": tight,
-        "clients": "" if entry.cutoff is None else entry.cutoff,
+        "bound": _number(entry.bound),
+        "attained": f"{tight.attained}/{tight.bound} {tight.ratio:.3f}" if tight else "",
+        "clients": "" if entry.cutoff is None else str(entry.cutoff),
         "solvers": "+".join(entry.solvers) if entry.worlds is None else f"{entry.worlds:,} worlds",
         "ms": f"{entry.ms:.0f}",
     }
-    yield columns.line(entry.id, cells)
+
+
+def _theorem(row: TheoremRow, entry: TheoremEntry, columns: _Columns) -> Iterator[str]:
+    number = _number(entry.bound)
+    yield columns.line(_cells(entry))
     yield from _wrapped(entry.statement)
     if entry.bound is not None:
-        worth = f": {number}" if number and "bound" in columns.left_out else ""
+        worth = f": {number}" if number and "bound" not in columns.widths else ""
         yield from _wrapped(f"bound {entry.bound.formula}{worth}")
     if entry.assumptions:
         yield from _wrapped(f"needs {', '.join(entry.assumptions)}")
@@ -187,35 +190,35 @@ def _refutations(outcome: Outcome) -> Iterator[str]:
 
 
 def _mutation(outcome: Outcome, width: int) -> Iterator[str]:
-    if outcome.report.mutation:
-        room = max(min(width - 39, 44), 12)
-        yield ""
-        yield f"{'Mutants of':<{room}}{'mutants':>9}{'killed':>9}{'equivalent':>12}{'unknown':>9}"
-        for entry in outcome.report.mutation:
-            name = f"  {entry.kernel}"
-            if len(name) > room:
-                yield name
-                name = ""
-            yield f"{name:<{room}}{entry.mutants:>9}{entry.killed:>9}{entry.equivalent:>12}{entry.unknown:>9}"
+    fates = ("mutants", "killed", "equivalent", "unknown")
+    rows = [(f"  {entry.kernel}", *(str(getattr(entry, fate)) for fate in fates)) for entry in outcome.report.mutation]
+    yield from _named(("Mutants of", *fates), rows, width)
 
 
 def _code(outcome: Outcome, width: int) -> Iterator[str]:
     """Yield what tests notice of changes to the code around the kernels, as it was recorded."""
-    if not outcome.report.code:
+    rows = []
+    for each in outcome.report.code:
+        counts = map(str, (each.mutants, each.noticed, each.same, each.unnoticed, each.every))
+        since = "" if each.current else "changed"
+        rows.append((f"  {each.module.removeprefix('fairsched.')}", *counts, each.date, since))
+    heads = ("Code around kernels", "changes", "noticed", "the same", "not", "one of", "on", "since")
+    yield from _named(heads, rows, width)
+
+
+def _named(heads: tuple[str, ...], rows: list[tuple[str, ...]], width: int) -> Iterator[str]:
+    """Yield a table of rows, if there are any; a name that has no room stands on a line of its own."""
+    if not rows:
         return
-    room = max(min(width - 49, 44), 12)
+    lines = [dict(zip(heads, row, strict=True)) for row in (heads, *rows)]
+    columns = _Columns(list[Mapping[str, str]](lines[1:]), heads)
+    room = columns.widths[heads[0]] = max(columns.widths[heads[0]] + min(width - columns.width, 0), 12)
     yield ""
-    what = "Code around kernels, by make mutation"
-    yield f"{what:<{room}}{'changes':>9}{'noticed':>9}{'the same':>10}{'not':>5}  on"
-    for entry in outcome.report.code:
-        name = f"  {entry.module.removeprefix('fairsched.')}"
-        if len(name) > room:
+    for line in lines:
+        if len(name := line[heads[0]]) > room:
             yield name
-            name = ""
-        since = "" if entry.current else ", changed since"
-        each = f", one of {entry.every}" if entry.every > 1 else ""
-        figures = f"{entry.mutants:>9}{entry.noticed:>9}{entry.same:>10}{entry.unnoticed:>5}"
-        yield f"{name:<{room}}{figures}  {entry.date}{each}{since}"
+            line[heads[0]] = ""
+        yield columns.line(line)
 
 
 def _summary(outcome: Outcome) -> Iterator[str]:

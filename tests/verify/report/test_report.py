@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 
 from fairsched.model.request import Client
@@ -165,14 +166,20 @@ def test_no_line_is_too_long_and_no_command_is_broken(tmp_path: Path) -> None:
     printed = composed(DeficitGate(rejoin="reset"))
     worlds = tmp_path / "-".join(["so-long-a-name-that-it-would-be-wrapped"] * 4)
     outcome = run("0", [only(printed, "D-4.2", "D-A.2", "D-wc", "D-gate")], SMALL, quick=True, worlds=worlds)
+    first, *others = outcome.report.theorems
+    weak = msgspec.structs.replace(first, verdict="not inductive")
+    outcome = attrs.evolve(outcome, report=msgspec.structs.replace(outcome.report, theorems=(weak, *others)))
     for width in (60, 80, 100, report_text.TEXT_WIDTH):
         shown = report_text.as_text(outcome, SMALL, width).splitlines()
         assert all(len(line) <= width for line in shown if "fairsched verify --replay" not in line)
         assert all(any(line.endswith(command) for line in shown) for command in outcome.replays.values())
         left_out = [line for line in shown if line.startswith(f"Left out at {width} columns: ")]
-        assert len(left_out) == (width < report_text.TEXT_WIDTH)
         (heads,) = {line for line in shown if line.startswith("theorem  ")}
+        assert bool(left_out) == ("ms" not in heads)
         assert ("bound" in heads) == (not any(" bound" in line for line in left_out))
+        # Columns never touch, however long a verdict is.
+        (row,) = [line for line in shown if line.startswith(f"{weak.id} ")]
+        assert row.index("NOT INDUCTIVE  ") == heads.index("verdict")
 
 
 def _promise(name: str, *rests_on: str) -> Theorem:
