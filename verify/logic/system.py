@@ -337,6 +337,18 @@ INTERPRETATIONS = (
 )
 
 
+def ones(system: System, facts: Mapping[str, Kind], make: Callable[..., World] = World) -> World:
+    """Return a world of two clients in which every number is 1 and every point the first client."""
+    kinds = {**system.parameters, **system.fields, **facts}
+    values: Values = {
+        name: (1, 1) if kind in (VECTOR, MASK) else int(kind is not POINT) for name, kind in kinds.items()
+    }
+    world = make(**vars(INTERPRETATIONS[0].world(kinds, values)))
+    for name, rule in system.derived.items():
+        setattr(world, name, rule(EXACT, world))
+    return world
+
+
 def kept(needs: tuple[Need, ...], dropped: frozenset[Assumption]) -> tuple[Need, ...]:
     """Return the hypotheses that remain when the assumptions `dropped` are not made."""
     return tuple(need for need in needs if need.assumption is None or need.assumption not in dropped)

@@ -102,20 +102,13 @@ def _watching(functions: set[str], promises: set[Any]) -> Iterator[None]:
 
 
 def _stated(claim: v.Claim) -> None:
-    """Run every rule and every clause of a claim in a world of two clients in which every number is 1."""
-    system, run = claim.system, next(run for run in v.INTERPRETATIONS if run.o is EXACT)
-    clauses = (*claim.start, *claim.invariants, *claim.conclusions, *system.hints)
-    for event in (None, *system.events):
-        kinds = {**system.parameters, **system.fields, **(event.facts if event else {})}
-        two = (v.Kind.VECTOR, v.Kind.MASK)
-        world = run.world(kinds, {name: (1, 1) if kind in two else 1 for name, kind in kinds.items()})
-        for name, rule in system.derived.items():
-            setattr(world, name, rule(EXACT, world))
-        if event is None:
-            for clause in clauses:
-                clause.holds(EXACT, world, *(0 for _ in range(clause.points)))
-            continue
-        world = v.decided(EXACT, event, world)
+    """Run every rule and every clause of a claim."""
+    system = claim.system
+    world = v.ones(system, {})
+    for clause in (*claim.start, *claim.invariants, *claim.conclusions, *system.hints):
+        clause.holds(EXACT, world, *(0 for _ in range(clause.points)))
+    for event in system.events:
+        world = v.decided(EXACT, event, v.ones(system, event.facts))
         event.step(EXACT, world)
         for need in event.needs:
             need.holds(EXACT, world)

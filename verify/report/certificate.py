@@ -9,12 +9,16 @@ expected.txt    the expected answer to each question
 check.sh        checks the sums, then asks any SMT solver; needs neither Python nor this library
 cvc5_file.py    for `check.sh python cvc5_file.py`: the solver cvc5 as PyPI has it, which is no command
 checker/        for `python checker/proof.py .`: reads every proof; needs Python alone (see `fairsched.verify.checker`)
+
+A theorem's evidence is a proof that was read step by step, two solvers' word, or samples: no better than the weakest of
+all that it rests on.
 """
 
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +35,7 @@ from fairsched.verify.logic import Claim, SampledClaim, SavedDocument, closure, 
 from fairsched.verify.proofs import SUITE, claims_of, holder_of
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report.deployment import Deployment, constant
-from fairsched.verify.report.evidence import Goals, TheoremEvidence, standings
-from fairsched.verify.report.scope import PARTS, Subject
+from fairsched.verify.report.scope import PARTS, Subject, below, part
 from fairsched.verify.report.values import Outcome, Planned, plan, slug
 from fairsched.verify.solvers import files
 
@@ -92,6 +95,14 @@ parser.setFileInput(cvc5.InputLanguage.SMT_LIB_2_6, sys.argv[1])
 while not (command := parser.nextCommand()).isNull():
     print(command.invoke(solver, parser.getSymbolManager()), end="")
 '''
+
+
+@attrs.frozen
+class Goals:
+    """How many goals a theorem has, and how many of them a proof that was accepted."""
+
+    asked: int = 0
+    proved: int = 0
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -336,6 +347,58 @@ def sha256(raw: bytes) -> str:
 
 # --- checking ---------------------------------------------------------------------------------------------------------
 
+
+class Evidence(Enum):
+    """What there is to believe a theorem by, from the strongest on."""
+
+    PROOF = "checked proof"
+    """Each goal has a proof that the checker accepts: no solver need be believed about it."""
+    SOLVERS = "two solvers"
+    """Both say so of each goal, and one goal at least has no such proof."""
+    SAMPLED = "sampled"
+    """It was tried in worlds: those that were drawn, or all of a size, as its scope says."""
+
+
+@attrs.frozen
+class TheoremEvidence:
+    """The evidence for a theorem, its own goals, and if it rests on what is shown less well, on which theorems."""
+
+    theorem: str
+    evidence: Evidence
+    goals: Goals
+    because_of: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        said = f"{self.theorem:<24}{self.evidence.value}"
+        if self.goals.asked:
+            said = f"{said:<40}{self.goals.proved} of {self.goals.asked} goals"
+        return f"{said}, rests on {', '.join(self.because_of)}" if self.because_of else said
+
+
+def standings(rows: Iterable[Planned], goals: Mapping[tuple[str, str], Goals]) -> Iterator[TheoremEvidence]:
+    """Yield the evidence for each theorem once, whichever policies have it; `goals` are by policy and theorem."""
+    found = dict[TheoremEvidence, None]()
+    for row in rows:
+        own = {name: _own(row, name, goals) for name in (row.theorem.id, *below(row.theorem, row.subject.theorems))}
+        weakest = max(own.values(), key=_STRONGEST.index)
+        weaker = () if weakest is own[row.theorem.id] else tuple(name for name in own if own[name] is weakest)
+        found[
+            TheoremEvidence(row.theorem.id, weakest, goals.get((row.subject.name, row.theorem.id), Goals()), weaker)
+        ] = None
+    yield from found
+
+
+_STRONGEST = tuple(Evidence)
+
+
+def _own(row: Planned, theorem: str, goals: Mapping[tuple[str, str], Goals]) -> Evidence:
+    """Return the evidence for a theorem of the same subject, apart from what it rests on."""
+    if isinstance(claims_of(row.subject.source)[theorem], SampledClaim):
+        return Evidence.SAMPLED
+    had = goals.get((row.subject.name, theorem), Goals())
+    return Evidence.PROOF if had.asked == had.proved > 0 else Evidence.SOLVERS
+
+
 SubjectOf = Callable[[str, Deployment], Subject]
 
 
@@ -404,7 +467,7 @@ def _as_installed(said: Manifest, subject_of: SubjectOf, claimed: list[Planned])
     try:
         deployment = deployments.read(said.deployment)
         names = [certificate.policy for certificate in said.certificates]
-        subjects = [PARTS[name]() if name in PARTS else subject_of(name, deployment) for name in names]
+        subjects = [part(name) if name in PARTS else subject_of(name, deployment) for name in names]
     except ValueError as error:
         yield f"{MANIFEST}: {error}"
         return

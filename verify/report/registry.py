@@ -20,13 +20,11 @@ from fairsched.model.algebra import EXACT
 from fairsched.policies import gates
 from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.verify import proofs
-from fairsched.verify.logic import INTERPRETATIONS, Claim, Event, Kind, decided, module_of
+from fairsched.verify.logic import Claim, Event, decided, module_of, ones
 from fairsched.verify.proofs import SUITE, claims_of
 
 START = "start"
 """What stands for a state's first values, also those of a client that was never seen."""
-
-_EXACT = next(run for run in INTERPRETATIONS if run.o is EXACT)
 
 
 @attrs.frozen
@@ -265,27 +263,11 @@ class _Watched(SimpleNamespace):
 
 def _read_by_invariants(claim: Claim) -> set[str]:
     """Return the fields that the claim's invariants and conclusions read, themselves or through what is derived."""
-    watched = _watched(claim, {})
+    watched = ones(claim.system, {}, lambda **values: _Watched(_read=set(), **values))
     for clause in (*claim.invariants, *claim.conclusions):
         clause.holds(EXACT, watched, *(0 for _ in range(clause.points)))
     return set(watched._read)
 
 
-def _watched(claim: Claim, facts: Mapping[str, Kind]) -> _Watched:
-    """Return a world of two clients in which every number is 1, with derived values computed from it."""
-    system = claim.system
-    kinds = {**system.parameters, **system.fields, **facts}
-    values = {
-        name: (1, 1) if kind in (Kind.VECTOR, Kind.MASK) else int(kind is not Kind.POINT)
-        for name, kind in kinds.items()
-    }
-    world = _Watched(_read=set(), **vars(_EXACT.world(kinds, values)))
-    for name, rule in system.derived.items():
-        setattr(world, name, rule(EXACT, world))
-    return world
-
-
 def _writes(claim: Claim, event: Event) -> set[str]:
-    watched = _watched(claim, event.facts)
-    plain = SimpleNamespace(**{name: value for name, value in vars(watched).items() if name != "_read"})
-    return set(event.step(EXACT, decided(EXACT, event, plain)))
+    return set(event.step(EXACT, decided(EXACT, event, ones(claim.system, event.facts))))

@@ -5,7 +5,7 @@ its constants rest on.  That holds only for the parts that were proved about: a 
 shipped gate or of the composition brings claims of its own (a `claims` function) or has none.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -65,18 +65,16 @@ def fallen(theorem: Theorem, theorems: Iterable[Theorem], verdicts: Mapping[str,
     return f"rests on {', '.join(missing)}, which is not proved" if missing else ""
 
 
-PRICING = "pricing"
-"""The name under which the theorems about prices are reported."""
-WINDOW = "window"
-"""The name under which the theorems about the gateway's window are reported."""
-SECONDS = "seconds"
-"""The name under which the theorems about waits in seconds are reported."""
-SLOTS = "slots"
-"""The name under which the theorems about adapters' slots are reported, which hold under every composed policy."""
-LEASES = "shared-account"
-"""The name under which the theorems about an account are reported that several gateways share."""
-VARIANTS = "variants"
-"""The name under which theorems are reported that are about rules which no policy has: what is true of them instead."""
+PARTS: dict[str, tuple[str, tuple[Theorem, ...]]] = {
+    "pricing": ("pricing (every gate)", PRICING_THEOREMS),
+    "window": ("window (the gateway's)", (*WINDOW_THEOREMS, *QUOTA_THEOREMS)),
+    "slots": ("slots (of adapters)", SLOT_THEOREMS),
+    "seconds": ("waits in seconds", SECONDS_THEOREMS),
+    "shared-account": ("shared account (of several gateways)", LEASE_THEOREMS),
+    "variants": ("variants (rules of no policy above)", ()),
+}
+"""What is reported beside policies, by name: a heading, and theorems.  Those of `variants` are about rules that no
+policy has: what is true of them instead of what is false of policies."""
 
 _PROVED = (
     *(PredictedBatches, ComposedPolicy),
@@ -172,44 +170,20 @@ def _routing(name: str, router: AnyClusterPolicy) -> Subject:
     return Subject(name, SUITE, founded(SUITE, router.theorems), router=router, broken=router.broken_assumptions)
 
 
-def pricing() -> Subject:
-    """Return the theorems about prices and the constants made of them."""
-    return Subject(PRICING, SUITE, founded(SUITE, PRICING_THEOREMS))
+def part(name: str) -> Subject:
+    """Return the theorems of one of `PARTS`; of `variants` those that nothing else lists."""
+    _, theorems = PARTS[name]
+    return Subject(name, SUITE, founded(SUITE, theorems or _unlisted()))
 
 
-def window() -> Subject:
-    """Return the theorems about the gateway's window, from which the gates' U follows there, and about its quotas."""
-    return Subject(WINDOW, SUITE, founded(SUITE, (*WINDOW_THEOREMS, *QUOTA_THEOREMS)))
-
-
-def slots() -> Subject:
-    """Return the theorems about adapters' slots."""
-    return Subject(SLOTS, SUITE, founded(SUITE, SLOT_THEOREMS))
-
-
-def seconds() -> Subject:
-    """Return the theorems about waits in seconds."""
-    return Subject(SECONDS, SUITE, founded(SUITE, SECONDS_THEOREMS))
-
-
-def leases() -> Subject:
-    """Return the theorems about an account that several gateways share."""
-    return Subject(LEASES, SUITE, founded(SUITE, LEASE_THEOREMS))
-
-
-def variants() -> Subject:
-    """Return the theorems that ship and that no gate, order, batching rule or router lists, nor any other part."""
+def _unlisted() -> Iterator[Theorem]:
+    """Yield the theorems that ship and that no gate, order, batching rule, router or other part lists."""
     orders = (policy.order for policy in LOCAL_POLICIES.values())
     gates = (DeficitGate, GlobalDeficitGate, HierarchicalGate, BandGate, CounterGate)
-    parts = (pricing(), window(), slots(), seconds(), leases())
+    parts = (part(name) for name, (_, theorems) in PARTS.items() if theorems)
     listing = (*gates, *orders, *BATCHINGS.values(), *CLUSTER_POLICIES.values(), *parts)
-    listed = {theorem.id for part in listing for theorem in getattr(part, "theorems", ())}
-    rest = (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
-    return Subject(VARIANTS, SUITE, founded(SUITE, rest))
-
-
-PARTS = {PRICING: pricing, WINDOW: window, SLOTS: slots, SECONDS: seconds, LEASES: leases, VARIANTS: variants}
-"""What is reported beside policies, by name."""
+    listed = {theorem.id for each in listing for theorem in getattr(each, "theorems", ())}
+    return (claim.theorem for name, claim in claims_of(SUITE).items() if name not in listed)
 
 
 def overridden(kind: type) -> list[str]:

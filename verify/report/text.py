@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from fairsched.verify.report.binding import BindingLevel, counted
 from fairsched.verify.report.deployment import Deployment
-from fairsched.verify.report.scope import HELD, LEASES, PRICING, SECONDS, SLOTS, VARIANTS, WINDOW
+from fairsched.verify.report.scope import HELD, PARTS
 from fairsched.verify.report.values import Constant, Outcome, TheoremEntry, TheoremRow
 
 TEXT_WIDTH = 118
@@ -16,15 +16,6 @@ TEXT_WIDTH = 118
 _INDENT = " " * 4
 _COLUMNS = {"verdict": 0, "scope": 3, "bound": 4, "attained": 2, "clients": 5, "solvers": 1, "ms": 6}
 """What is said of a theorem, and which goes first where the width is short: the one with the largest number."""
-_HEADINGS = {
-    PRICING: "pricing (every gate)",
-    WINDOW: "window (the gateway's)",
-    SLOTS: "slots (of adapters)",
-    SECONDS: "waits in seconds",
-    LEASES: "shared account (of several gateways)",
-    VARIANTS: "variants (rules of no policy above)",
-}
-
 _Line = tuple[TheoremRow, TheoremEntry]
 
 
@@ -83,7 +74,7 @@ def _lines(outcome: Outcome, deployment: Deployment, width: int) -> Iterator[str
 
 def _tables(lines: list[_Line]) -> Iterator[tuple[str, list[_Line]]]:
     """Yield the lines by heading: policies, then the worker, then what is about no policy."""
-    policies = dict.fromkeys(row.subject.name for row, _ in lines if row.subject.name not in _HEADINGS)
+    policies = dict.fromkeys(row.subject.name for row, _ in lines if row.subject.name not in PARTS)
     for name in policies:
         if own := [line for line in lines if line[0].subject.name == name and not _about_worker(line[0])]:
             yield name, own
@@ -91,7 +82,7 @@ def _tables(lines: list[_Line]) -> Iterator[tuple[str, list[_Line]]]:
         having = {row.subject.name for row, _ in lines if _about_worker(row)}
         heading = f"worker ({'every policy' if having == set(policies) else ', '.join(sorted(having))})"
         yield heading, list(reversed(about.values()))
-    for name, heading in _HEADINGS.items():
+    for name, (heading, _) in PARTS.items():
         if own := [line for line in lines if line[0].subject.name == name]:
             yield heading, own
 

@@ -10,7 +10,7 @@ from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, ClusterPol
 from fairsched.policies.local import ComposedPolicy
 from fairsched.verify.proofs import SUITE
 from fairsched.verify.report.deployment import Deployment, load
-from fairsched.verify.report.scope import Subject, leases, pricing, seconds, slots, subject, variants, window
+from fairsched.verify.report.scope import PARTS, Subject, part, subject
 from fairsched.verify.report.values import Outcome, Report, run
 from fairsched.verify.solvers import Progress, silent
 
@@ -59,9 +59,9 @@ def outcome_of(
     """
     subjects = [part for each in chosen(policies, deployment) for part in scopes_of(each, deployment)]
     if any(each.source == SUITE and each.policy and each.theorems for each in subjects):
-        subjects.append(pricing())
+        subjects.append(part("pricing"))
     if not policies:
-        subjects += [window(), slots(), seconds(), leases(), variants()]
+        subjects += [part(name) for name in PARTS if name != "pricing"]
     return run(
         version("fairsched"),
         subjects,

@@ -18,10 +18,9 @@ from fairsched.cli import main
 from fairsched.policies.catalog import DLPM
 from fairsched.verify import checker
 from fairsched.verify.report import Deployment, certificate
-from fairsched.verify.report.certificate import MANIFEST, Manifest, companions, sha256
+from fairsched.verify.report.certificate import MANIFEST, Evidence, Goals, Manifest, companions, sha256, standings
 from fairsched.verify.report.deployment import read
-from fairsched.verify.report.evidence import Evidence, Goals, standings
-from fairsched.verify.report.scope import Subject, subject, variants
+from fairsched.verify.report.scope import Subject, part, subject
 from fairsched.verify.report.values import plan, run
 from fairsched.verify.solvers import checked_proof
 
@@ -231,7 +230,7 @@ def test_a_goal_without_a_proof_is_named(copied: Path, monkeypatch: pytest.Monke
 
 def test_a_theorem_is_shown_no_better_than_what_it_rests_on() -> None:
     """One goal without a proof takes down its theorem and those that rest on it, and no others."""
-    rows = plan([variants()]).planned
+    rows = plan([part("variants")]).planned
     whole = {(row.subject.name, row.theorem.id): Goals(2, 2) for row in rows}
     shown = {each.theorem: each for each in standings(rows, whole)}
     resting = next(

@@ -23,7 +23,7 @@ from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import Deployment, fallen, verify
 from fairsched.verify.report import text as report_text
 from fairsched.verify.report.deployment import constant, document, read, seconds_of_service
-from fairsched.verify.report.scope import Subject, leases, pricing, seconds, slots, subject, variants, window
+from fairsched.verify.report.scope import PARTS, Subject, part, subject
 from fairsched.verify.report.values import plan, run
 from fairsched.verify.solvers import Proved, prove
 from tests.support.authors.least_served import LeastServed
@@ -61,15 +61,7 @@ def test_a_composition_inherits_the_theorems_of_its_gate(gate: AnyGate, order: O
 def test_every_claim_of_the_suite_is_some_shipped_policys() -> None:
     """Nothing is proved that no report shows."""
     policies = [*LOCAL_POLICIES.items(), *CLUSTER_POLICIES.items()]
-    subjects = [
-        pricing(),
-        window(),
-        slots(),
-        seconds(),
-        leases(),
-        variants(),
-        *(subject(name, policy) for name, policy in policies),
-    ]
+    subjects = [*map(part, PARTS), *(subject(name, policy) for name, policy in policies)]
     subjects.append(subject("mine", JoinShortestQueue(measure="tokens")))
     capped = composed(DeficitGate(in_flight_cap_tokens=1024))
     planned = plan([*subjects, capped])
