@@ -77,7 +77,7 @@ def test_a_seeded_bug_breaks_a_contract(
 def test_a_weaker_contract_is_not_enough() -> None:
     """Were an admission that does not fit not refused, KV-sum would fall."""
     without = {name: holds for name, holds in books.ADMITTED.promises.items() if name != "protected + promised <= C"}
-    weaker = Contract(books.ADMITTED.names, without)
+    weaker = Contract(without)
     whole = books.ADMITTED
     try:
         object.__setattr__(books, "ADMITTED", weaker)

@@ -26,74 +26,59 @@ from fairsched.verify import logic as v
 from fairsched.verify.events import charge_fits
 
 # --- contracts ------------------------------------------------------------------------------------------------------
-# A prime is a value after the step.
-
-_MEMORY = ("C", "protected'", "promised", "promised'")
-
-
-def _of(w: SimpleNamespace, name: str) -> Any:
-    return getattr(w, name)
-
 
 ADMITTED = v.Contract(
-    (*_MEMORY, "kv'", "own", "cached", "reserved", "left"),
     {
-        "promised grows by kv": lambda w: v.same(_of(w, "promised'"), w.promised + _of(w, "kv'")),
-        "kv is extend and reserved tokens": lambda w: v.same(_of(w, "kv'"), w.own + w.reserved),
+        "promised grows by kv": lambda w: v.same(w.promised_after, w.promised + w.kv_after),
+        "kv is extend and reserved tokens": lambda w: v.same(w.kv_after, w.own + w.reserved),
         "something is computed": lambda w: w.own >= 1,
         "nothing is negative": lambda w: (w.reserved >= 0) & (w.cached >= 0),
-        "protected + promised <= C": lambda w: _of(w, "protected'") + _of(w, "promised'") <= w.C,
-        "what is cached is protected": lambda w: w.cached <= _of(w, "protected'"),
+        "protected + promised <= C": lambda w: w.protected_after + w.promised_after <= w.C,
+        "what is cached is protected": lambda w: w.cached <= w.protected_after,
         "all that may come is reserved, or nothing": lambda w: (w.reserved <= 0) | (w.reserved >= w.left),
     },
 )
 """`_admit`: of a prompt `cached` tokens lie in the cache and `own` are computed; `left` outputs may come."""
 BEGUN = v.Contract(
-    ("C", "protected", "promised", "growing", "entering", "due'"),
     {
-        "what may grow is due": lambda w: v.same(_of(w, "due'"), w.growing + w.entering),
-        "and there is room": lambda w: w.protected + w.promised + _of(w, "due'") <= w.C,
+        "what may grow is due": lambda w: v.same(w.due_after, w.growing + w.entering),
+        "and there is room": lambda w: w.protected + w.promised + w.due_after <= w.C,
     },
 )
 """`begin`: requests without a reservation that decode, and that compute a chunk."""
 GREW = v.Contract(
-    ("promised", "promised'", "growing"),
-    {"promised grows by a token a request": lambda w: v.same(_of(w, "promised'"), w.promised + w.growing)},
+    {"promised grows by a token a request": lambda w: v.same(w.promised_after, w.promised + w.growing)},
 )
 """`finish`: one step of decoding."""
 CACHED = v.Contract(
-    ("protected", "protected'", "promised", "promised'", "kv", "kv'", "own", "grew", "joins", "growing", "growing'"),
     {
-        "promised changes with kv": lambda w: v.same(_of(w, "promised'") - w.promised, _of(w, "kv'") - w.kv),
+        "promised changes with kv": lambda w: v.same(w.promised_after - w.promised, w.kv_after - w.kv),
         "a token grows at most": lambda w: (w.grew >= 0) & (w.grew <= 1),
-        "no more than its own part of the prompt moves": lambda w: _of(w, "kv'") >= w.kv + w.grew - w.own,
+        "no more than its own part of the prompt moves": lambda w: w.kv_after >= w.kv + w.grew - w.own,
         "what the cache protects came from there": lambda w: (
-            _of(w, "protected'") + _of(w, "promised'") <= w.protected + w.promised + w.grew
+            w.protected_after + w.promised_after <= w.protected + w.promised + w.grew
         ),
-        "nothing is unprotected": lambda w: _of(w, "protected'") >= w.protected,
-        "who takes a token a step is counted": lambda w: v.same(_of(w, "growing'"), w.growing + w.joins),
+        "nothing is unprotected": lambda w: w.protected_after >= w.protected,
+        "who takes a token a step is counted": lambda w: v.same(w.growing_after, w.growing + w.joins),
         "once": lambda w: (w.joins >= 0) & (w.joins <= 1),
     },
 )
 """`_prefill` of the last chunk."""
 RELEASED = v.Contract(
-    ("promised", "promised'", "kv", "g", "growing", "growing'"),
     {
-        "promised falls by kv": lambda w: v.same(_of(w, "promised'"), w.promised - w.kv),
-        "it takes nothing any more": lambda w: v.same(_of(w, "growing'"), w.growing - w.g),
+        "promised falls by kv": lambda w: v.same(w.promised_after, w.promised - w.kv),
+        "it takes nothing any more": lambda w: v.same(w.growing_after, w.growing - w.g),
     },
 )
 """`release`."""
 PAUSED = v.Contract(
-    ("promised", "promised'", "kv", "kv'", "g", "growing", "growing'"),
     {
-        "it is promised what it was": lambda w: v.same(_of(w, "promised'"), w.promised) & v.same(_of(w, "kv'"), w.kv),
+        "it is promised what it was": lambda w: v.same(w.promised_after, w.promised) & v.same(w.kv_after, w.kv),
         "it takes nothing any more": RELEASED.promises["it takes nothing any more"],
     },
 )
 """`pause`."""
 RESUMED = v.Contract(
-    ("promised", "promised'", "kv", "kv'", "joins", "growing", "growing'"),
     {
         "it is promised what it was": PAUSED.promises["it is promised what it was"],
         **{name: CACHED.promises[name] for name in ("who takes a token a step is counted", "once")},
@@ -108,23 +93,8 @@ _EXISTS = v.Need(lambda o, w: o.exists(w.r))
 _AFTER = {"protected_after": v.SCALAR, "promised_after": v.SCALAR}
 
 
-def _numbers(**names: Any) -> Any:
-    """Return what a contract's numbers are: fields and facts of that name, facts for what is primed, others as
-    given."""
-
-    def numbers(o: Any, w: v.World) -> Mapping[str, Any]:
-        return {name: value(o, w) if callable(value) else getattr(w, value) for name, value in names.items()}
-
-    return numbers
-
-
 def _at(name: str) -> Any:
     return lambda o, w: o.pick(getattr(w, name), w.r, 0)
-
-
-def _promised(*names: str) -> dict[str, Any]:
-    known = {"C": "C", "protected": "protected", "promised": "promised", "growing": "growing"}
-    return {**{name: known[name] for name in names}, "promised'": "promised_after"}
 
 
 def _not_running(o: Any, w: v.World) -> Any:
@@ -132,12 +102,6 @@ def _not_running(o: Any, w: v.World) -> Any:
 
 
 def _admitted() -> v.Event:
-    numbers = _numbers(
-        **_promised("C", "promised"),
-        **{"protected'": "protected_after", "kv'": "x", "own": "owned", "cached": "cached"},
-        reserved="reserved",
-        left="left",
-    )
     facts = v.scalars("x", "owned", "cached", "reserved", "left")
     return v.Event(
         "admitted",
@@ -149,16 +113,16 @@ def _admitted() -> v.Event:
         },
         {**_ONE, **_AFTER, **facts},
         # A plan changes the batch before its step is found to have room.
-        (_EXISTS, _not_running, lambda o, w: w.due <= 0, ADMITTED.need(numbers)),
+        (
+            _EXISTS,
+            _not_running,
+            lambda o, w: w.due <= 0,
+            ADMITTED.need(kv_after=lambda o, w: w.x, own=lambda o, w: w.owned),
+        ),
     )
 
 
 def _last_chunk() -> v.Event:
-    numbers = _numbers(
-        **_promised("protected", "promised"),
-        **{"protected'": "protected_after", "kv": _at("kv"), "kv'": "x", "own": _at("own"), "grew": "grew"},
-        **{"joins": "joins", "growing": "growing", "growing'": "growing_after"},
-    )
     facts = v.scalars("x", "grew", "joins", "growing", "growing_after")
     return v.Event(
         "the prompt is cached",
@@ -175,17 +139,13 @@ def _last_chunk() -> v.Event:
             lambda o, w: o.pick(w.own, w.r, 1) >= 1,
             # Each chunk of a request without a reservation is counted when the step begins.
             lambda o, w: w.grew <= w.due,
-            CACHED.need(numbers),
+            CACHED.need(kv=_at("kv"), kv_after=lambda o, w: w.x, own=_at("own")),
         ),
     )
 
 
 def _events() -> tuple[v.Event, ...]:
     counts = {"growing": v.SCALAR, "growing_after": v.SCALAR}
-    released = _numbers(
-        **_promised("promised"), **{"kv": _at("kv"), "g": "g", "growing": "growing", "growing'": "growing_after"}
-    )
-    begun = _numbers(C="C", protected="protected", promised="promised", growing="growing", entering="entering")
     return (
         _admitted(),
         v.Event(
@@ -194,7 +154,7 @@ def _events() -> tuple[v.Event, ...]:
             v.scalars("due_after", "entering", "growing"),
             (
                 lambda o, w: (w.entering >= 0) & (w.growing >= 0),
-                BEGUN.need(lambda o, w: {**begun(o, w), "due'": w.due_after}),
+                BEGUN.need(),
             ),
         ),
         v.Event(
@@ -206,7 +166,7 @@ def _events() -> tuple[v.Event, ...]:
                 # What KV-takers says.
                 lambda o, w: v.same(w.growing, v.total(o, w.g)),
                 lambda o, w: w.growing <= w.due,
-                GREW.need(_numbers(**_promised("promised"), growing="growing")),
+                GREW.need(),
             ),
         ),
         _last_chunk(),
@@ -224,7 +184,7 @@ def _events() -> tuple[v.Event, ...]:
                 _EXISTS,
                 # Its prefix may be evicted from now on, if no other request uses it.
                 lambda o, w: (w.protected_after >= 0) & (w.protected_after <= w.protected),
-                RELEASED.need(released),
+                RELEASED.need(kv=_at("kv")),
             ),
         ),
     )
@@ -272,11 +232,10 @@ def _takers_claim() -> v.Claim:
     """`g` is 1 for each request that takes a token a step."""
     joins = {"joins": v.SCALAR, "growing_after": v.SCALAR}
     once = "who takes a token a step is counted", "once"
-    counted = v.Contract(("growing", "growing'", "joins"), {name: CACHED.promises[name] for name in once})
+    counted = v.Contract({name: CACHED.promises[name] for name in once})
     leaves = "it takes nothing any more"
     none_yet = v.Need(lambda o, w: o.pick(w.g, w.r, 0) <= 0)
-    uncounted = v.Contract(("growing", "growing'", "g"), {leaves: RELEASED.promises[leaves]})
-    after = {"growing": "growing", "growing'": "growing_after"}
+    uncounted = v.Contract({leaves: RELEASED.promises[leaves]})
     return v.Claim(
         workers.theorems.KV_TAKERS,
         v.System(
@@ -290,7 +249,7 @@ def _takers_claim() -> v.Claim:
                         name,
                         lambda o, w: {"g": o.put(w.g, w.r, w.joins), "growing": w.growing_after},
                         {**_ONE, **joins},
-                        (_EXISTS, none_yet, counted.need(_numbers(**after, joins="joins"))),
+                        (_EXISTS, none_yet, counted.need()),
                     )
                     for name in ("the prompt is cached", "resumed")
                 ),
@@ -299,7 +258,7 @@ def _takers_claim() -> v.Claim:
                         name,
                         lambda o, w: {"g": o.put(w.g, w.r, 0), "growing": w.growing_after},
                         {**_ONE, "growing_after": v.SCALAR},
-                        (_EXISTS, uncounted.need(_numbers(**after, g=_at("g")))),
+                        (_EXISTS, uncounted.need(g=_at("g"))),
                     )
                     for name in ("released", "paused")
                 ),

@@ -93,7 +93,10 @@ def _admits(w: SimpleNamespace) -> Shown:
         return {}
     shown = ADMITTED.shown(
         **_after(w, done),
-        **{"C": w.capacity, "kv'": done.in_flight[0].kv_tokens, "own": own, "cached": w.cached},
+        C=w.capacity,
+        kv_after=done.in_flight[0].kv_tokens,
+        own=own,
+        cached=w.cached,
         reserved=w.reserved,
         left=w.most - w.generated,
     )
@@ -106,7 +109,8 @@ def _known(w: SimpleNamespace) -> SimpleNamespace:
 
 
 def _after(w: SimpleNamespace, done: WorkerState) -> dict[str, Any]:
-    return {"protected'": done.cache.tree.protected_tokens, "promised": w.promised, "promised'": done.promised}
+    protected = done.cache.tree.protected_tokens
+    return {"protected_after": protected, "promised": w.promised, "promised_after": done.promised}
 
 
 def _prefills(w: SimpleNamespace) -> Shown:
@@ -118,10 +122,15 @@ def _prefills(w: SimpleNamespace) -> Shown:
     moved = w.blocks * w.block_tokens - (w.prompt + w.generated - w.extend)
     shown = CACHED.shown(
         **_after(w, done),
-        **{"protected": w.before, "kv": w.kv, "kv'": flight.kv_tokens + grew, "own": w.extend, "grew": grew},
+        protected=w.before,
+        kv=w.kv,
+        kv_after=flight.kv_tokens + grew,
+        own=w.extend,
+        grew=grew,
         # One that takes a token a step is counted, unless its first is its last.
         joins=grew * done.decoding,
-        **{"growing": w.growing, "growing'": done.growing},
+        growing=w.growing,
+        growing_after=done.growing,
     )
     return {"what moves is what was extended into the prompt": done.running[0].moved_tokens == moved, **shown}
 
@@ -135,10 +144,8 @@ def _releases(w: SimpleNamespace) -> Shown:
         done = worker_batch.release(state, 0)
         grew = 0 if w.is_reserved or clock_start is None else 1 + w.clock - w.clock_start
         takes = 0 if w.is_reserved or clock_start is None else 1
-        contract = RELEASED.shown(
-            **{"promised": w.promised, "promised'": done.promised, "kv": w.kv + grew, "g": takes},
-            **{"growing": w.growing, "growing'": done.growing},
-        )
+        sums = {"promised": w.promised, "promised_after": done.promised, "growing": w.growing}
+        contract = RELEASED.shown(**sums, growing_after=done.growing, kv=w.kv + grew, g=takes)
         shown |= {f"{said}, as {name}": holds for said, holds in contract.items()}
     return shown
 
@@ -161,8 +168,8 @@ def _pauses(w: SimpleNamespace) -> Shown:
         return flight.kv_tokens + takes * worker_batch.produced(at, flight)
 
     def numbers(before: WorkerState, after: WorkerState) -> dict[str, Any]:
-        sums = {"promised": before.promised, "promised'": after.promised, "kv": kv(before), "kv'": kv(after)}
-        return {**sums, "growing": before.growing, "growing'": after.growing}
+        sums = {"promised": before.promised, "promised_after": after.promised, "kv": kv(before), "kv_after": kv(after)}
+        return {**sums, "growing": before.growing, "growing_after": after.growing}
 
     return {
         **{f"paused, {said}": holds for said, holds in PAUSED.shown(**numbers(state, paused[0]), g=takes).items()},
@@ -177,7 +184,7 @@ def _grows(w: SimpleNamespace) -> Shown:
     """`begin` refuses growth that does not fit, and `finish` promises exactly that."""
     state = replace(state_of(w, Cache(w.before, w.before)), decoding=w.growing, growing=w.growing)
     done, _ = worker.finish(state, StepPlan(), 1, 0)
-    return {**GREW.shown(**{"promised": w.promised, "promised'": done.promised, "growing": w.growing}), **_begins(w)}
+    return {**GREW.shown(promised=w.promised, promised_after=done.promised, growing=w.growing), **_begins(w)}
 
 
 def _leaps(w: SimpleNamespace) -> Shown:
@@ -189,9 +196,8 @@ def _leaps(w: SimpleNamespace) -> Shown:
     steps = replace(state, ends=end).decode_steps_max()
     done, _ = worker.finish(state, StepPlan(), steps, 0)
     before = w.promised + w.growing * (steps - 1)
-    shown = GREW.shown(**{"promised": before, "promised'": done.promised, "growing": w.growing}) | BEGUN.shown(
-        **{"C": w.capacity, "protected": w.before, "promised": before},
-        **{"growing": w.growing, "entering": 0, "due'": w.growing},
+    shown = GREW.shown(promised=before, promised_after=done.promised, growing=w.growing) | BEGUN.shown(
+        C=w.capacity, protected=w.before, promised=before, growing=w.growing, entering=0, due_after=w.growing
     )
     return {name: if_then(steps >= 1, holds) for name, holds in shown.items()}
 
@@ -208,8 +214,12 @@ def _begins(w: SimpleNamespace) -> Shown:
         return {}
     entering = 0 if w.is_reserved else 1
     shown = BEGUN.shown(
-        **{"C": w.capacity, "protected": begun.cache.tree.protected_tokens, "promised": begun.promised},
-        **{"growing": w.growing, "entering": entering, "due'": w.growing + entering},
+        C=w.capacity,
+        protected=begun.cache.tree.protected_tokens,
+        promised=begun.promised,
+        growing=w.growing,
+        entering=entering,
+        due_after=w.growing + entering,
     )
     return {f"{name}, with a chunk": holds for name, holds in shown.items()}
 
