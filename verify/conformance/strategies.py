@@ -249,12 +249,6 @@ def worker_states(actions_max: int = 20, clients_max: int = 4) -> st.SearchStrat
     return plays(actions_max, clients_max).map(lambda play: play[0])
 
 
-def events(actions_max: int = 20, clients_max: int = 4) -> st.SearchStrategy[list[Event]]:
-    """Return the events of one worker's run so far, in order: what a policy may observe, and a monitor or a log may
-    see."""
-    return plays(actions_max, clients_max).map(lambda play: play[1])
-
-
 # --- profiles ---------------------------------------------------------------------------------------------------------
 
 REDUCED = "fairsched-reduced"

@@ -9,6 +9,7 @@ run, *tests* it and no more (scope `tested`).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,8 +18,7 @@ import attrs
 import msgspec
 
 from fairsched.model.theorem import Assumption, Scope, Theorem
-from fairsched.verify.logic import counterexample
-from fairsched.verify.logic.system import Claim
+from fairsched.verify.logic import counterexample, system
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -160,11 +160,20 @@ def arithmetic(
     def claim(shows: ShowsVariant) -> Callable[..., ArithmeticClaim]:
         @wraps(shows)
         def about(*variant: Any, **variants: Any) -> ArithmeticClaim:
-            return ArithmeticClaim(theorem, names, conditions, lambda w: shows(w, *variant, **variants), **more)
+            return ArithmeticClaim(theorem, names, conditions, _about(shows, *variant, **variants), **more)
 
         return about
 
     return claim
+
+
+def _about(shows: ShowsVariant, *variant: Any, **variants: Any) -> Shows:
+    """Return what is shown of a variant; what is no parameter of `shows` is in place of one of its `functions`."""
+    known = signature(shows).parameters
+    changed = {name: variants.pop(name) for name in list(variants) if name not in known}
+    if changed:
+        variants["functions"] = system.updated(known["functions"].default, changed)
+    return lambda w: shows(w, *variant, **variants)
 
 
 def sampled(theorem: Theorem, worlds: Any, **more: Any) -> Callable[[ShowsVariant], Callable[..., SampledClaim]]:
@@ -173,17 +182,17 @@ def sampled(theorem: Theorem, worlds: Any, **more: Any) -> Callable[[ShowsVarian
     def claim(shows: ShowsVariant) -> Callable[..., SampledClaim]:
         @wraps(shows)
         def about(*variant: Any, **variants: Any) -> SampledClaim:
-            return SampledClaim(theorem, worlds, lambda w: shows(w, *variant, **variants), **more)
+            return SampledClaim(theorem, worlds, _about(shows, *variant, **variants), **more)
 
         return about
 
     return claim
 
 
-def claim_named(theorem: str, claims: Iterable[Any]) -> Claim:
+def claim_named(theorem: str, claims: Iterable[Any]) -> system.Claim:
     """Return the claim about kernels of that theorem among these."""
     claim = next(each for each in claims if each.theorem.id == theorem)
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, system.Claim)
     return claim
 
 

@@ -52,12 +52,15 @@ class MutationTarget:
         """Return the functions over the algebra."""
         return v.kernels_of(self.module)
 
-    def steps(self, kernel: Any) -> dict[_Key, v.Step]:
-        """Return every step of every claim about `kernel`; a claim that only tries worlds has none."""
+    def claims(self, kernel: Any) -> dict[str, v.Claim]:
+        """Return every claim about `kernel` in place of the module, by theorem, but for those that only try worlds."""
         about = (each for proofs in self.proofs for each in _parameters(proofs))
         made = (claims(**{name: kernel}) for claims, name, kernels in about if kernels is self.module)
-        shown = (claim for each in made for claim in each if isinstance(claim, v.Claim))
-        return {(claim.theorem.id, step.name): step for claim in shown for step in steps(claim)}
+        return {claim.theorem.id: claim for each in made for claim in each if isinstance(claim, v.Claim)}
+
+    def steps(self, kernel: Any) -> dict[_Key, v.Step]:
+        """Return every step of these claims."""
+        return {(name, step.name): step for name, claim in self.claims(kernel).items() for step in steps(claim)}
 
 
 @cache

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.verify.solvers.bounded_model_checking import NotReached, Reached, judged, reach
+    from fairsched.verify.solvers.bounded_model_checking import NotReached, judged, reach
     from fairsched.verify.solvers.cross_check import (
         Question,
         checked_proof,
@@ -48,7 +48,7 @@ else:
 
 __all__ = [
     "ALWAYS", "RLIMIT", "Broken", "NotInductive", "NotReached", "Obligation", "Progress", "Proved", "Question",
-    "Reached", "Refuted", "SolverDecision", "Task", "Unknown", "audit", "check", "checked_proof", "counterexample",
+    "Refuted", "SolverDecision", "Task", "Unknown", "audit", "check", "checked_proof", "counterexample",
     "cpc_proof", "cvc5_answer", "decide", "everywhere", "files", "followed", "instances", "judged", "obligation",
     "pool", "prove", "questions", "reach", "silent", "solver_of", "versions", "z3_answer"
 ]  # fmt: skip

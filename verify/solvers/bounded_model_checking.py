@@ -27,13 +27,6 @@ _MAGNITUDES = (3, 9, None)
 
 
 @attrs.frozen
-class Reached:
-    """A run from the start to a broken clause, as a document that replays."""
-
-    document: v.Document
-
-
-@attrs.frozen
 class NotReached:
     """No run breaks it within the scope: `events[k]` events at most with k + 1 clients.
 
@@ -58,8 +51,8 @@ class NotReached:
 
 def reach(
     claim: v.Claim, claims: str, broken: tuple[str, ...] = (), *, clients: int = CLIENTS, events: int = EVENTS
-) -> Reached | NotReached:
-    """Search a run that breaks one of the clauses named `broken` (of the conclusions, if none is named).
+) -> v.Document | NotReached:
+    """Search a run that breaks one of the clauses named `broken` (of the conclusions, if none is named); it replays.
 
     `claims` says where the claim is found, for the saved run.
     """
@@ -70,7 +63,7 @@ def reach(
             answer = search.after(length)
             found = search.run(length, claims) if answer == z3.sat else None
             if found is not None:
-                return Reached(found)
+                return found
             if answer == z3.unsat:
                 decided[size] = length
             else:
@@ -96,10 +89,9 @@ def judged(
     """
     if not isinstance(verdict, prover.NotInductive):
         return verdict
-    found = reach(claim, claims, clients=clients, events=events)
-    if isinstance(found, NotReached):
-        return attrs.evolve(verdict, searched=f"what is claimed is {found}", hint=_hint(claim, verdict))
-    document = found.document
+    document = reach(claim, claims, clients=clients, events=events)
+    if isinstance(document, NotReached):
+        return attrs.evolve(verdict, searched=f"what is claimed is {document}", hint=_hint(claim, verdict))
     begins = always if isinstance(always, v.Claim) and always.theorem.id in claim.theorem.rests_on else None
     if begins is None or _named(claim.start) == _named(begins.start):
         return prover.Refuted(claim.theorem, verdict.world, verdict.ms, document)

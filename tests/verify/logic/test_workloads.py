@@ -9,39 +9,13 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from fairsched.model.events import Cancelled, Event, Evicted, Finished, Preempted, Rejected, WorkerJoined
-from fairsched.model.request import Client, Prompt, Request, Workload
+from fairsched.model.request import Workload
 from fairsched.model.worker import WorkerState, transitions, violations
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import strategies, worker_invariants
 from fairsched.verify.conformance.event_invariants import EventLedger
 
 SEARCH = settings(max_examples=3_000, derandomize=True, database=None, deadline=None, phases=(Phase.generate,))
-
-
-@given(strategies.prompts(block_tokens=4, blocks_max=3), strategies.requests(7, 50, clients_max=2, output_tokens_max=5))
-def test_prompts_and_requests_are_of_the_size_asked_for(prompt: Prompt, request: Request) -> None:
-    """Blocks, tails, clients and outputs are within what was asked for."""
-    assert prompt.blocks <= 3
-    assert prompt.tokens <= 3 * 4 + 2
-    assert (request.id, request.arrival_ns) == (7, 50)
-    assert request.client in (0, 1)
-    assert 1 <= request.max_output_tokens <= 5
-
-
-@given(strategies.bursts(clients_max=3, blocks_max=2, output_tokens_max=4, count=(5, 7)))
-def test_a_burst_is_one_client(drawn: list[Request]) -> None:
-    """Five to seven requests of one client at one instant, with ids from 0 on."""
-    assert 5 <= len(drawn) <= 7
-    assert [request.id for request in drawn] == list(range(len(drawn)))
-    assert len({(request.client, request.arrival_ns) for request in drawn}) == 1
-
-
-@given(strategies.clients(count_max=3, weight_max=2))
-def test_clients_are_dense(drawn: tuple[Client, ...]) -> None:
-    """Ids are 0, 1, 2, ..., weights small."""
-    assert [client.id for client in drawn] == list(range(len(drawn)))
-    assert {client.weight for client in drawn} <= {1, 2}
-    assert 1 <= len(drawn) <= 3
 
 
 @given(strategies.workloads(jobs_max=6, span_ns=100))
@@ -103,12 +77,3 @@ REACHED: dict[str, Callable[[tuple[WorkerState, list[Event]]], bool]] = {
 def test_what_matters_is_reached(what: str) -> None:
     """Each of these is among the first few thousand draws, so a property over them is not vacuous."""
     assert REACHED[what](find(strategies.plays(), REACHED[what], settings=SEARCH))
-
-
-def test_events_and_states_are_the_halves_of_a_play() -> None:
-    """The two strategies of one half each find what the whole finds."""
-    finishes = find(
-        strategies.events(), lambda told: any(isinstance(event, Finished) for event in told), settings=SEARCH
-    )
-    assert isinstance(finishes[0], WorkerJoined)
-    assert find(strategies.worker_states(), lambda state: bool(state.running), settings=SEARCH).running

@@ -8,6 +8,7 @@ import pytest
 
 from fairsched.model.theorem import BACKLOGGED_DURING, LIFT_ON_JOIN, MEM_RESERVE, REJOIN_KEEPS_DEBT
 from fairsched.policies.gates import counter, deficit, hierarchical, in_batch
+from fairsched.policies.orders.abilities import weighted_round_robin
 from fairsched.verify.logic import Claim, Event, Kind, Need, System, closure
 from fairsched.verify.proofs import SUITE, claims_of, gate_claims
 from fairsched.verify.proofs.gates.refinements import admission
@@ -86,7 +87,7 @@ def test_an_event_that_writes_what_is_no_field_is_an_error() -> None:
 def test_every_kernel_function_is_run_by_some_event() -> None:
     """The event tables are complete: each kernel is declared, closed forms are proved equal to one or used as one."""
     declared = set(closure(kernel for claim in CLAIMS.values() for kernel in claim.system.kernels()))
-    for module in (deficit, in_batch, hierarchical, counter):
+    for module in (deficit, in_batch, hierarchical, counter, weighted_round_robin):
         shipped = {
             function
             for function in vars(module).values()

@@ -10,12 +10,11 @@ from fairsched.model import pricing
 from fairsched.model.events import ClientConfigured, WorkerJoined
 from fairsched.model.request import Client
 from fairsched.model.theorem import Scope
-from fairsched.model.worker import batch as worker_batch
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import CounterGate, DeficitGate, HierarchicalGate
 from fairsched.policies.gates.hierarchical import gate as hierarchical_gate
 from fairsched.verify.logic import Claim, Contract
-from fairsched.verify.proofs import SUITE, claims_of
+from fairsched.verify.proofs import SUITE
 from fairsched.verify.proofs.gates import hierarchical_families
 from fairsched.verify.proofs.memory import books, memory
 from fairsched.verify.report.binding import BindingLevel, Bound, bound_of, counted, traced_of
@@ -50,28 +49,6 @@ def test_what_runs_no_code_is_counted_apart() -> None:
     assert alone == Bound(BindingLevel.ARITHMETIC, Scope.BOUNDED)
     said = counted([of_code, following, alone])
     assert said.startswith("1 for any number, 1 tested in drawn worlds, 1 about the statement only")
-
-
-WORKER_BUGS = [
-    ("KV-pause", worker_batch, "pause", "growing=state.growing - (not flight.reserved)", "growing=state.growing"),
-    ("KV-pause", worker_batch, "unpause", "growing=state.growing + (not flight.reserved)", "growing=state.growing"),
-    ("KV-release", worker_batch, "release", "growing=state.growing - (0 if flight.reserved else decodes)", "growing=0"),
-]
-
-
-@pytest.mark.parametrize(("theorem", "module", "function", "old", "new"), WORKER_BUGS)
-def test_a_seeded_bug_breaks_a_contract(
-    theorem: str, module: Any, function: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So all falls that rests on it, up to MemReserve."""
-    text = inspect.getsource(getattr(module, function))
-    assert text.count(old) == 1
-    made = dict(vars(module))
-    exec(text.replace(old, new), made)
-    monkeypatch.setattr(module, function, made[function])
-    claim = next(each for each in memory.arithmetic_claims() if each.theorem.id == theorem)
-    assert isinstance(prove(claim), Broken)
-    assert theorem in {name for each in claims_of(SUITE).values() for name in each.theorem.rests_on}
 
 
 def test_a_weaker_contract_is_not_enough() -> None:

@@ -369,13 +369,9 @@ def claims() -> tuple[v.Claim | v.ArithmeticClaim, ...]:
 
 def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
-
-    def wrong(**functions: Any) -> v.ArithmeticClaim:
-        return charge(SimpleNamespace(**{**vars(pricing), **functions}))
-
     return (
         v.Bug(
-            "U is what outputs alone may cost", wrong(charge_max_reserved=lambda rates, m, _: rates.output * (m - 1))
+            "U is what outputs alone may cost", charge(charge_max_reserved=lambda rates, m, _: rates.output * (m - 1))
         ),
-        v.Bug("an output is priced twice", wrong(price=lambda tokens, rate, _=1: tokens * rate + tokens)),
+        v.Bug("an output is priced twice", charge(price=lambda tokens, rate, _=1: tokens * rate + tokens)),
     )

@@ -316,4 +316,4 @@ def bugs() -> tuple[v.Bug, ...]:
     def twice(tokens: Any, rate: Any, multiplier: Any = 1) -> Any:
         return 2 * tokens * rate * multiplier
 
-    return (v.Bug("a price is twice what it says", limits(SimpleNamespace(**{**vars(pricing), "price": twice}))),)
+    return (v.Bug("a price is twice what it says", limits(price=twice)),)

@@ -5,7 +5,6 @@ how many requests run where one more finds no room, T-pace divides a step among 
 adds steps up.  T-first and T-longest go on from the admission to the tokens of the request; T-wait puts them together.
 """
 
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -269,31 +268,27 @@ def wait(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
     }
 
 
-def claims(functions: Functions = seconds) -> tuple[ArithmeticClaim, ...]:
+def claims() -> tuple[ArithmeticClaim, ...]:
     """Return the claims about the functions."""
-    return tuple(text(functions) for text in (step, batch, pace, curve, first, longest, wait))
+    return tuple(text() for text in (step, batch, pace, curve, first, longest, wait))
 
 
 def bugs() -> tuple[Bug, ...]:
     """Small errors that have to be found."""
-
-    def wrong(claim: Callable[..., ArithmeticClaim], **functions: Callable[..., Any]) -> ArithmeticClaim:
-        return claim(SimpleNamespace(**{**vars(seconds), **functions}))
-
     return (
-        Bug("prompts take no time", wrong(step, pace_on=_free_prompts)),
-        Bug("context is forgotten", wrong(step, step_ns_max=lambda p, n, rows: p.constant_ns + p.token_ns * n)),
-        Bug("one more runs than must", wrong(batch, least_batch=lambda m, x, k: seconds.least_batch(m, x, k) + 1)),
-        Bug("a batch is rounded up", wrong(batch, least_batch=lambda m, x, k: max(min(-(-m // x), k), 1))),
-        Bug("a step's constant is shared by all that may run", wrong(pace, output_ns=_shared_by_all)),
-        Bug("a prompt has no share of the step", wrong(pace, input_ns=lambda p: p.token_ns)),
-        Bug("the step under way is forgotten", wrong(curve, worker_curve=_without_step)),
-        Bug("prompts begun are forgotten", wrong(curve, worker_curve=_none_begun)),
-        Bug("the faster of two rates", wrong(curve, worker_curve=_faster)),
-        Bug("the budget is the prompt's alone", wrong(first, prefill_steps=lambda e, b, k: -(-e // b))),
-        Bug("the longest step decodes nothing", wrong(longest, longest_step_ns=_prompts_alone)),
-        Bug("a debt costs no rounds", wrong(wait, turns_cost=lambda q_f, u_f, q_g: 2 * q_g)),
-        Bug("the last round is forgotten", wrong(wait, turns_cost=lambda q_f, u_f, q_g: q_g + q_g * (u_f - 1) // q_f)),
+        Bug("prompts take no time", step(pace_on=_free_prompts)),
+        Bug("context is forgotten", step(step_ns_max=lambda p, n, rows: p.constant_ns + p.token_ns * n)),
+        Bug("one more runs than must", batch(least_batch=lambda m, x, k: seconds.least_batch(m, x, k) + 1)),
+        Bug("a batch is rounded up", batch(least_batch=lambda m, x, k: max(min(-(-m // x), k), 1))),
+        Bug("a step's constant is shared by all that may run", pace(output_ns=_shared_by_all)),
+        Bug("a prompt has no share of the step", pace(input_ns=lambda p: p.token_ns)),
+        Bug("the step under way is forgotten", curve(worker_curve=_without_step)),
+        Bug("prompts begun are forgotten", curve(worker_curve=_none_begun)),
+        Bug("the faster of two rates", curve(worker_curve=_faster)),
+        Bug("the budget is the prompt's alone", first(prefill_steps=lambda e, b, k: -(-e // b))),
+        Bug("the longest step decodes nothing", longest(longest_step_ns=_prompts_alone)),
+        Bug("a debt costs no rounds", wait(turns_cost=lambda q_f, u_f, q_g: 2 * q_g)),
+        Bug("the last round is forgotten", wait(turns_cost=lambda q_f, u_f, q_g: q_g + q_g * (u_f - 1) // q_f)),
     )
 
 

@@ -8,7 +8,6 @@ functions of `policies.guarantees.window` on unknown integers and show that they
 then D-4.1's and D-weighted's with this U.
 """
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -337,69 +336,62 @@ def estimate(w: SimpleNamespace, functions: v.Functions = window) -> v.Shown:
     return {"estimates that are b times too low": true <= w.b * (held + (w.most - w.reserved))}
 
 
-def claims(functions: v.Functions = window) -> tuple[v.Claim | v.ArithmeticClaim, ...]:
+def claims() -> tuple[v.Claim | v.ArithmeticClaim, ...]:
     """Return the claims about servers, calls, and the functions."""
     texts = (reserve, hold, cost, half, calls, estimate)
-    return (_servers(), _calls(), *(text(functions) for text in texts))
+    return (_servers(), _calls(), *(text() for text in texts))
 
 
 def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
-
-    def wrong(claim: Callable[..., v.ArithmeticClaim] = half, **functions: Callable[..., Any]) -> v.ArithmeticClaim:
-        return claim(SimpleNamespace(**{**vars(window), **functions}))
-
     return (
         v.Bug(
-            "half is rounded down: a prompt of one token goes in for nothing", wrong(charged_at_once=lambda p: p // 2)
+            "half is rounded down: a prompt of one token goes in for nothing", half(charged_at_once=lambda p: p // 2)
         ),
-        v.Bug("a third is charged: a truth of half is charged more than was left", wrong(charged_at_once=_third)),
-        v.Bug("outputs are not held", wrong(held_tokens=lambda p, o: p)),
-        v.Bug("a prompt is held twice: more than L", wrong(calls, held_tokens=lambda p, o: 2 * p + o)),
-        v.Bug("outputs make room", wrong(estimate, held_tokens=lambda p, o: p - o)),
-        v.Bug("a call may be charged what it does not hold", wrong(held_tokens=lambda p, o: p + o - 1)),
+        v.Bug("a third is charged: a truth of half is charged more than was left", half(charged_at_once=_third)),
+        v.Bug("outputs are not held", half(held_tokens=lambda p, o: p)),
+        v.Bug("a prompt is held twice: more than L", calls(held_tokens=lambda p, o: 2 * p + o)),
+        v.Bug("outputs make room", estimate(held_tokens=lambda p, o: p - o)),
+        v.Bug("a call may be charged what it does not hold", half(held_tokens=lambda p, o: p + o - 1)),
         v.Bug(
             "what is predicted is reserved, whatever the client left unreserved",
-            wrong(reserve, reserved_outputs=lambda predicted, declared, left: min(predicted, declared)),
+            reserve(reserved_outputs=lambda predicted, declared, left: min(predicted, declared)),
         ),
         v.Bug(
             "a prediction above what is declared is reserved",
-            wrong(reserve, reserved_outputs=lambda predicted, declared, left: max(predicted, declared - left)),
+            reserve(reserved_outputs=lambda predicted, declared, left: max(predicted, declared - left)),
         ),
         v.Bug(
             "all that is declared is reserved",
-            wrong(reserve, reserved_outputs=lambda predicted, declared, left: declared),
+            reserve(reserved_outputs=lambda predicted, declared, left: declared),
         ),
-        v.Bug(
-            "a reservation does not grow", wrong(reserve, grown_outputs=lambda reserved, produced, declared: reserved)
-        ),
+        v.Bug("a reservation does not grow", reserve(grown_outputs=lambda reserved, produced, declared: reserved)),
         v.Bug(
             "a reservation grows beyond what is declared",
-            wrong(reserve, grown_outputs=lambda reserved, produced, declared: max(reserved, produced)),
+            reserve(grown_outputs=lambda reserved, produced, declared: max(reserved, produced)),
         ),
-        v.Bug("nanoseconds are charged as units", wrong(hold, hold_units=lambda time, unit: time)),
+        v.Bug("nanoseconds are charged as units", hold(hold_units=lambda time, unit: time)),
         v.Bug(
             "parts of a unit are forgotten: H is rounded down",
-            wrong(hold, hold_units_max=lambda tokens, longest, unit: tokens * longest // unit),
+            hold(hold_units_max=lambda tokens, longest, unit: tokens * longest // unit),
         ),
         v.Bug(
             "U is more than any call attains",
-            wrong(
-                cost,
+            cost(
                 charge_max_window=lambda rates, tokens, unreserved, hold: rates.output * (tokens + unreserved + hold),
             ),
         ),
         v.Bug(
             "U forgets what is not reserved",
-            wrong(cost, charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, 0, h)),
+            cost(charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, 0, h)),
         ),
         v.Bug(
             "U forgets what is held",
-            wrong(cost, charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, a, 0)),
+            cost(charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, a, 0)),
         ),
         v.Bug(
             "U forgets outputs",
-            wrong(cost, charge_max_window=v.with_names(window.charge_max_window, charge_max_reserved=_inputs)),
+            cost(charge_max_window=v.with_names(window.charge_max_window, charge_max_reserved=_inputs)),
         ),
     )
 

@@ -42,7 +42,7 @@ def attained() -> tuple[int, int]:
     v.Condition(lambda w: w.own <= w.k - 1),
     attained=attained,
 )
-def _bound(w: SimpleNamespace, functions: v.Functions) -> v.Shown:
+def _bound(w: SimpleNamespace, functions: v.Functions = weighted_round_robin) -> v.Shown:
     """PG-turns, with R a number, gives the bound that ships."""
     turns_max = functions.turns_max(w.k, w.g)
     bound = functions.picks_max(w.k, turns_max, w.g, w.N)
@@ -57,7 +57,7 @@ def _bound(w: SimpleNamespace, functions: v.Functions) -> v.Shown:
 
 
 @v.arithmetic(PG_GROUPS, ("g",), *v.at_least(1, "g"))
-def _groups(w: SimpleNamespace, functions: v.Functions) -> v.Shown:
+def _groups(w: SimpleNamespace, functions: v.Functions = weighted_round_robin) -> v.Shown:
     """By induction: what is below group g is a round of g - 1 groups."""
     return {
         "no groups, no picks": functions.round_picks(w.g - w.g) == 0,
@@ -67,20 +67,15 @@ def _groups(w: SimpleNamespace, functions: v.Functions) -> v.Shown:
 
 def claims() -> tuple[v.ArithmeticClaim, ...]:
     """About the functions that ship."""
-    return (_groups(weighted_round_robin), _bound(weighted_round_robin))
-
-
-def _bug(**changed: Any) -> Any:
-    """Return the functions, some of them changed."""
-    return SimpleNamespace(**{**vars(weighted_round_robin), **changed})
+    return (_groups(), _bound())
 
 
 def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
     return (
-        v.Bug("a turn too few is waited", _bound(_bug(turns_max=lambda position, quota: position // quota))),
-        v.Bug("its own group's turns are not counted", _bound(_bug(picks_max=lambda k, m, g, n: m * (n - g)))),
-        v.Bug("the highest group is left out of a round", _groups(_bug(round_picks=lambda p: p * (p - 1) // 2))),
+        v.Bug("a turn too few is waited", _bound(turns_max=lambda position, quota: position // quota)),
+        v.Bug("its own group's turns are not counted", _bound(picks_max=lambda k, m, g, n: m * (n - g))),
+        v.Bug("the highest group is left out of a round", _groups(round_picks=lambda p: p * (p - 1) // 2)),
     )
 
 
