@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import floor, gcd, lcm
 from typing import Any
 
-from fairsched.verify.checker.terms import Key, Poly, Term, Terms, scaled
+from fairsched.verify.checker.terms import Key, Poly, Term, TermTable, scaled
 
 SPLITS_MAX = 4_000
 """Case splits in one step before it counts as not checked."""
@@ -22,7 +22,7 @@ class Cases:
     With `depth`, formulas are opened only so deep, and what is inside is a variable of its own.
     """
 
-    def __init__(self, terms: Terms, depth: int | None = None) -> None:
+    def __init__(self, terms: TermTable, depth: int | None = None) -> None:
         self.terms = terms
         self.depth = depth
         self.known: dict[Key, int] = {"true": 1}

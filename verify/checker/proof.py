@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairsched.verify.checker.rules import Premises, Reasoning, reasoning
-from fairsched.verify.checker.terms import NotCheckedError, Term, Terms, expressions
+from fairsched.verify.checker.terms import NotCheckedError, Term, TermTable, expressions
 
 QUESTION, PROOF = ".smt2", ".cpc.gz"
 """Endings of the names of files."""
@@ -40,7 +40,7 @@ class CheckedProof(NamedTuple):
     why: str = ""
 
 
-def asked(t: Terms, text: str) -> frozenset[Term]:
+def asked(t: TermTable, text: str) -> frozenset[Term]:
     """Return what an SMT-LIB question asserts; raises `NotCheckedError` for anything but one plain question."""
     found, checks = set[Term](), False
     for command in expressions(text):
@@ -72,7 +72,7 @@ class Proof:
     """What has been shown so far: of each step its formula, and the assumptions of open scopes under which it holds."""
 
     def __init__(self, question: str) -> None:
-        self.terms = Terms()
+        self.terms = TermTable()
         self.asserted = asked(self.terms, question)
         self.shown: dict[str, tuple[Term, frozenset[str]]] = {}
         self.open: list[str] = []

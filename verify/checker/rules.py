@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
 from fairsched.verify.checker.cases import SPLITS_MAX, Cases, refuted
-from fairsched.verify.checker.terms import Key, Poly, Term, Terms, scaled, times, total
+from fairsched.verify.checker.terms import Key, Poly, Term, TermTable, scaled, times, total
 
 ITES_MAX = 8
 """Conditions of `ite` terms that one step may be split by."""
@@ -23,10 +23,10 @@ ITES_MAX = 8
 Premises = tuple[Term, ...]
 
 
-def opened(depth: int) -> Callable[[Terms, Term, Premises], bool]:
+def opened(depth: int) -> Callable[[TermTable, Term, Premises], bool]:
     """Return the kind of reasoning that opens formulas so deep and propagates units."""
 
-    def clauses(t: Terms, conclusion: Term, premises: Premises) -> bool:
+    def clauses(t: TermTable, conclusion: Term, premises: Premises) -> bool:
         world = Cases(t, depth)
         for premise in premises:
             world.say(premise)
@@ -36,12 +36,12 @@ def opened(depth: int) -> Callable[[Terms, Term, Premises], bool]:
     return clauses
 
 
-def cases(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def cases(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether the premises are true and the conclusion is false in no case."""
     return opened(3)(t, conclusion, premises) or _contradict(t, (*premises, t.make("not", (conclusion,))), -1)
 
 
-def _contradict(t: Terms, formulas: tuple[Term, ...], left: int) -> bool:
+def _contradict(t: TermTable, formulas: tuple[Term, ...], left: int) -> bool:
     """Return whether formulas contradict each other; -1 leaves `ite` terms alone at first."""
     if left < 0:
         formulas = tuple(_without_abs(t, formulas))
@@ -62,7 +62,7 @@ def _contradict(t: Terms, formulas: tuple[Term, ...], left: int) -> bool:
     return True
 
 
-def _without_abs(t: Terms, formulas: Iterable[Term]) -> Iterator[Term]:
+def _without_abs(t: TermTable, formulas: Iterable[Term]) -> Iterator[Term]:
     """Yield formulas with `ite` in place of `abs`."""
     by: dict[Term, Term] = {}
 
@@ -79,7 +79,7 @@ def _without_abs(t: Terms, formulas: Iterable[Term]) -> Iterator[Term]:
     return map(plain, formulas)
 
 
-def _branches(t: Terms, formulas: Iterable[Term]) -> list[Term]:
+def _branches(t: TermTable, formulas: Iterable[Term]) -> list[Term]:
     """Return the `ite` terms in formulas, those first in which there is no other."""
     found: dict[Term, bool] = {}
 
@@ -95,7 +95,7 @@ def _branches(t: Terms, formulas: Iterable[Term]) -> list[Term]:
     return sorted(term for term, is_ite in found.items() if is_ite)
 
 
-def same(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def same(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether an equality follows from equalities: argument by argument, or along a chain."""
     if t.op[conclusion] == "not":
         # From a different from b, b different from a.
@@ -118,7 +118,7 @@ def same(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return right in reached
 
 
-def scoped(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def scoped(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether assumptions one after the other are taken together."""
     args = t.args[conclusion] if t.op[conclusion] == "=>" else (*t.args[conclusion], t.false)
     if len(premises) != 1 or t.op[conclusion] not in ("=>", "not") or len(args) != 2:
@@ -133,7 +133,7 @@ def scoped(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return assumed == [given] or (t.op[given] == "and" and tuple(assumed) == t.args[given])
 
 
-def added(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def added(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether a comparison is the sum of comparisons."""
     said = [t.comparison(each) for each in (conclusion, *premises)]
     if None in said:
@@ -144,7 +144,7 @@ def added(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return enough and total(p for _, p in parts) == goal
 
 
-def multiplied(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def multiplied(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether it says: if m > 0 and p >= 0, then m p >= 0; or the same of > or =, or of m < 0 and -m."""
     match t.op[conclusion], t.args[conclusion]:
         case "=>", (given, then) if t.op[given] == "and" and len(t.args[given]) == 2:
@@ -157,7 +157,7 @@ def multiplied(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return False
 
 
-def signed(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def signed(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether it says that a product is above or below 0, because its factors are; what is squared only is not
     0."""
     if t.op[conclusion] != "=>" or len(t.args[conclusion]) != 2:
@@ -184,7 +184,7 @@ def signed(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return found == (1 if t.op[then] == ">" else -1)
 
 
-def tangent(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def tangent(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether it says that a product c d is at least 0 exactly if both factors are, or neither is above 0."""
     match t.op[conclusion], [(t.op[each], t.args[each]) for each in t.args[conclusion]]:
         case "=", [_, ("or", (one, other))] if t.op[one] == t.op[other] == "and":
@@ -195,7 +195,7 @@ def tangent(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return False
 
 
-def sized(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def sized(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether the size of one product is above that of another, or equal to it, as the sizes of their factors
     are."""
 
@@ -224,7 +224,7 @@ def sized(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return goal is not None and product == list(goal[1:]) and strict == (goal[0] == ">")
 
 
-def turned(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def turned(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether it says that two numbers have one size exactly if they are equal, or each the other turned
     around."""
     match [(t.op[each], t.args[each]) for each in t.args[conclusion]] if t.op[conclusion] == "=" else ():
@@ -235,7 +235,7 @@ def turned(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return False
 
 
-def regrouped(t: Terms, conclusion: Term, premises: Premises) -> bool:
+def regrouped(t: TermTable, conclusion: Term, premises: Premises) -> bool:
     """Return whether it says that two formulas are `and`, or `or`, of the same parts; otherwise it has to follow by
     cases."""
     if t.op[conclusion] == "=" and len(t.args[conclusion]) == 2:
@@ -245,7 +245,7 @@ def regrouped(t: Terms, conclusion: Term, premises: Premises) -> bool:
     return cases(t, conclusion, premises)
 
 
-def _parts(t: Terms, term: Term, op: str) -> set[Term]:
+def _parts(t: TermTable, term: Term, op: str) -> set[Term]:
     """Return what a formula is `and`, or `or`, of, whatever its brackets; without what changes nothing."""
     found, waiting = set[Term](), [term]
     while waiting:
@@ -255,7 +255,7 @@ def _parts(t: Terms, term: Term, op: str) -> set[Term]:
     return {each for each in found if t.op[each] != op} - {t.true if op == "and" else t.false}
 
 
-Reasoning = Callable[[Terms, Term, Premises], bool]
+Reasoning = Callable[[TermTable, Term, Premises], bool]
 
 RULES: dict[str, Reasoning] = {
     **dict.fromkeys(("refl", "symm", "trans", "cong", "nary_cong", "pairwise_cong", "skolem_intro"), same),

@@ -67,8 +67,8 @@ WORDS = {
 }
 
 
-class Terms:
-    """Every term once, by number: equal terms have equal numbers.  Terms of wrong sorts are refused."""
+class TermTable:
+    """Every term once, by number: equal terms have equal numbers.  TermTable of wrong sorts are refused."""
 
     def __init__(self) -> None:
         self.ids: dict[Key, Term] = {}

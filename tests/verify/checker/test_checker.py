@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairsched.verify.checker import check
 from fairsched.verify.checker.rules import cases, opened, regrouped
-from fairsched.verify.checker.terms import Terms, expressions
+from fairsched.verify.checker.terms import TermTable, expressions
 
 pytestmark = pytest.mark.kept
 
@@ -193,9 +193,9 @@ def value(said: Any, world: dict[str, Any]) -> Any:
     return meanings[op]()
 
 
-def terms() -> Terms:
+def terms() -> TermTable:
     """The names of these tests."""
-    made = Terms()
+    made = TermTable()
     for name, sort in (("x", "Int"), ("y", "Int"), ("p", "Bool"), ("q", "Bool")):
         made.declare(name, (), sort)
     return made
@@ -233,7 +233,7 @@ def test_what_is_true_by_its_form_is_accepted(formula: Any) -> None:
 def test_comparisons_over_integers_have_one_form() -> None:
     """Over integers 2x > 1 is x >= 1; over real numbers it is not."""
     for sort, follows in (("Int", True), ("Real", False)):
-        t = Terms()
+        t = TermTable()
         t.declare("x", (), sort)
         (said,) = expressions("(= (> (* 2 x) 1) (>= x 1))")
         assert cases(t, t.read(said), ()) is follows

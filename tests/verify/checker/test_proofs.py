@@ -8,7 +8,7 @@ import pytest
 
 from fairsched.verify.checker.proof import Proof
 from fairsched.verify.checker.rules import Reasoning, reasoning
-from fairsched.verify.checker.terms import Term, Terms, expressions
+from fairsched.verify.checker.terms import Term, TermTable, expressions
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.solvers import checked_proof, cpc_proof, questions, z3_answer
 
@@ -67,7 +67,7 @@ class Listening(Proof):
         return super().follows(rule, how, conclusion, premises)
 
 
-def _numeral_changed(t: Terms, term: Term, chance: random.Random) -> Term:
+def _numeral_changed(t: TermTable, term: Term, chance: random.Random) -> Term:
     """The formula with one of its numbers in place of the next."""
     inside, waiting = {term}, [term]
     while waiting:
@@ -81,7 +81,7 @@ def _numeral_changed(t: Terms, term: Term, chance: random.Random) -> Term:
     return t.replaced(term, {chosen: t.number(t.op[chosen] + 1, t.sort[chosen])})
 
 
-def _text(t: Terms, terms: list[Term], question: str) -> str:
+def _text(t: TermTable, terms: list[Term], question: str) -> str:
     """That all of these are true, as a question."""
     lines = [line for line in question.splitlines() if line.startswith(("(set-logic", "(declare"))]
     names: dict[Term, str] = {}
@@ -104,7 +104,7 @@ def _text(t: Terms, terms: list[Term], question: str) -> str:
     return "\n".join([*lines, *asserted, "(check-sat)"])
 
 
-def _changed(t: Terms, step: Step, others: list[Step], chance: random.Random) -> tuple[Term, tuple[Term, ...]]:
+def _changed(t: TermTable, step: Step, others: list[Step], chance: random.Random) -> tuple[Term, tuple[Term, ...]]:
     """The conclusion and the premises of a step; a premise is dropped, a number differs, or it concludes another."""
     _, conclusion, premises = step
     match chance.randrange(3):
