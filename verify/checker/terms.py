@@ -68,7 +68,7 @@ WORDS = {
 
 
 class TermTable:
-    """Every term once, by number: equal terms have equal numbers.  TermTable of wrong sorts are refused."""
+    """Every term once, by number: equal terms have equal numbers.  Terms of wrong sorts are refused."""
 
     def __init__(self) -> None:
         self.ids: dict[Key, Term] = {}

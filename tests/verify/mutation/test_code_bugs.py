@@ -1,47 +1,19 @@
 """Bugs seeded into the code around the kernels: each is noticed by the test that is named for it."""
 
 import importlib
-import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from fairsched.policies import vectors
 from fairsched.verify.logic import kernels_of
+from tests.verify.mutation.bugs import BUGS, Bug
 from tests.verify.mutation.code import code_mutants, in_place, same_changes
 
 pytestmark = pytest.mark.kept
-
-
-class Bug(NamedTuple):
-    """One change to what ships: in words, a module and a function in it by qualified name, a text that occurs once
-    there, the text in its place, and the test (file::function)."""
-
-    what: str
-    module: str
-    function: str
-    old: str
-    new: str
-    noticed_by: str
-
-    @property
-    def name(self) -> str:
-        """A name for a test of it."""
-        return f"{self.function}: {self.what}".replace(" ", "-")
-
-
-def _bug(row: dict[str, str]) -> Bug:
-    module, function = row["at"].split(":")
-    return Bug(row["what"], f"fairsched.{module}", function, row["text"], row["bug"], row["noticed_by"])
-
-
-BUGS = tuple(
-    _bug(row) for row in tomllib.loads(Path(__file__).with_name("bugs.toml").read_text(encoding="utf-8"))["bug"]
-)
 
 
 def noticing(name: str) -> Iterator[Callable[[], object]]:
