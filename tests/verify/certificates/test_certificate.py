@@ -31,6 +31,8 @@ from fairsched.verify.report.deployment import read
 from fairsched.verify.report.scope import Subject, subject
 from fairsched.verify.report.values import run
 
+pytestmark = pytest.mark.kept
+
 THEOREMS = ("D-gate", "D-4.1")
 DEPLOYMENT = read({"kv_capacity_tokens": 4096, "weights": {"gold": 4, "free": 1}})
 

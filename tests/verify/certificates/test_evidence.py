@@ -24,6 +24,8 @@ from fairsched.verify.report.scope import Subject, part, subject
 from fairsched.verify.report.values import plan, run
 from fairsched.verify.solvers import checked_proof
 
+pytestmark = pytest.mark.kept
+
 DEPLOYMENT = read({"kv_capacity_tokens": 4096})
 GOAL = "D-gate/start.goal.smt2"
 PROOF = "D-gate/start.goal.cpc.gz"

@@ -15,6 +15,8 @@ from fairsched.verify.logic.system import step_named
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from fairsched.verify.solvers import Broken, prove
 
+pytestmark = pytest.mark.kept
+
 PRINTED = frozenset({REJOIN_KEEPS_DEBT})
 
 

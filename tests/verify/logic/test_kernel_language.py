@@ -12,6 +12,8 @@ from fairsched.verify.logic import closure, violations
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 
+pytestmark = pytest.mark.kept
+
 CONSTANT = 1
 
 

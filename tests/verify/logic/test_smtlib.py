@@ -11,6 +11,8 @@ from fairsched.verify.logic import CLIENT, Answer, script
 from fairsched.verify.logic.smtlib import symbol
 from fairsched.verify.solvers import cvc5_answer, z3_answer
 
+pytestmark = pytest.mark.kept
+
 X, Y, Z = z3.Ints("x y z")
 _ATOMS = (X, Y, z3.IntVal(0), z3.IntVal(1), z3.IntVal(-2))
 

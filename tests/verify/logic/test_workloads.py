@@ -15,6 +15,8 @@ from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import strategies, worker_invariants
 from fairsched.verify.conformance.event_invariants import EventLedger
 
+pytestmark = pytest.mark.kept
+
 SEARCH = settings(max_examples=3_000, derandomize=True, database=None, deadline=None, phases=(Phase.generate,))
 
 

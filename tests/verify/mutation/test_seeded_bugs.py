@@ -86,7 +86,8 @@ def test_the_command_line_shows_the_world(tmp_path: Path, capsys: pytest.Capture
     path = tmp_path / "world.json"
     path.write_bytes(_saved(bug, verdict))
     assert main(["verify", "--replay", str(path)]) == 0
-    assert "broken afterwards: W + q = q0 + P" in capsys.readouterr().out
+    assert "W + q = q0 + P" in verdict.world.broken
+    assert f"broken afterwards: {'; '.join(verdict.world.broken)}" in capsys.readouterr().out
 
 
 def test_a_question_that_is_too_hard_may_still_have_a_small_world() -> None:

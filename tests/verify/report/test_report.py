@@ -28,6 +28,8 @@ from fairsched.verify.report.values import plan, run
 from fairsched.verify.solvers import Proved, prove
 from tests.support.authors.least_served import LeastServed
 
+pytestmark = pytest.mark.kept
+
 GATES: list[AnyGate] = [DeficitGate(), CounterGate()]
 ORDERS: list[Order] = [Arrival(), ShortestPrompt(), LongestPrefix()]
 SMALL = read({"kv_capacity_tokens": 64, "weights": {"gold": 4, "free": 1}})
