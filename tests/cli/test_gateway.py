@@ -103,13 +103,7 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("weight = 4", 'organisation = "acme"', "there is no [organisation.acme]"),
         ("weight = 4", 'user = "ann"', "client.gold.user is a user of an organisation"),
         ("[client.gold]", "[organisation.acme]\n[client.gold]", 'policy = "fcfs+hierarchical"'),
-        (
-            "[client.gold]",
-            "[organisation.acme]\nusers = { a = 0 }\n[client.gold]",
-            "organisation.acme.users.a: expected int >= 1, not 0",
-        ),
         ("[[server]]", 'state = "/nowhere/debts.json"\n[[server]]', "state: there is no folder /nowhere"),
-        ("listen", "lisen", "unknown key lisen; did you mean listen"),
         ("weight = 4", "weight = 0", "client.gold.weight: expected int >= 1, not 0"),
         (FREE, GOLD, "client.free.keys: one of its keys is also gold's"),
         (
@@ -139,11 +133,6 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("[[server]]", "[server]", "server: expected a list, not a dict"),
         ("[[server]]", 'policy = "fastserve"\n[[server]]', "preempts"),
         ("[[server]]", 'router = "shortest"\n[[server]]', "unknown router 'shortest'"),
-        (
-            "[[server]]",
-            'unknown_clients = "maybe"\n[[server]]',
-            "unknown_clients: expected one of own, reject, together",
-        ),
         ("[[server]]", "= 1", "Invalid statement"),
         ("[[server]]", 'identify = "jwt"\n[[server]]', "identify has jwt, and [jwt] is missing"),
         (
@@ -156,7 +145,6 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
             'identify = "header"\nheader_from = ["10.0.0.1/8"]\n[[server]]',
             "header_from: a network is like 10.0.0.0/8 or ::1/128: 10.0.0.1/8 has host bits set",
         ),
-        ("[client.gold]", '[jwt]\njwks = "k.json"\nissuer = "i"\n[client.gold]', "jwt.audience is missing"),
         (
             "window_tokens = 1000",
             'window_tokens = 1\ncertificate = "a.pem"',
@@ -198,11 +186,6 @@ def test_bad_configurations_get_one_line(tmp_path: Path, refused: Refused, old: 
             'client.gold.keys[0]: expected "sha256:..." of 64 hexadecimal digits, which `fairsched gateway --hash',
         ),
         ("[[server]]", 'admin_keys = ["sk-gold"]\n[[server]]', 'admin_keys[0]: expected "sha256:...'),
-        (
-            "[[server]]",
-            'admin_keys = "sk-gold"\n[[server]]',
-            "admin_keys: expected a list, not a str",
-        ),
         (
             f'[client.gold]\nkeys = ["{GOLD}"]\nweight = 4',
             '[client]\ngold = "sk-gold"',

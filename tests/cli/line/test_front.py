@@ -14,6 +14,7 @@ from fairsched.cli import main
 from fairsched.cli.run import COMMANDS
 from fairsched.cli.values import positive_int, span, time_ns
 from tests.cli.conftest import Figures, Refused
+from tests.cli.line.test_fuzz import AUTHOR
 
 SMALL = ["compare", "--limit", "10"]
 
@@ -105,21 +106,6 @@ def test_times_are_alike_with_and_without_a_unit(ns: int) -> None:
     assert span(f"{ns}us") == ns * 1_000
 
 
-AUTHOR = """
-import attrs
-from fairsched.policies.gates import DeficitGate
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import Order
-
-@attrs.frozen
-class Constant(Order):
-    name = "constant"
-    value: object = attrs.field(default=0, metadata={"text": False})
-    def rank(self, request, cached_tokens):
-        return self.value
-
-floats, large = (ComposedPolicy("mine", Constant(v), DeficitGate(quantum=4096)) for v in (0.5, 2**70))
-"""
 DIGITS = "9" * 26
 
 

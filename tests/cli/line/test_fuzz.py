@@ -110,110 +110,62 @@ ODD = (
     "ü",
 )
 PATHS = (".", "..", "/", "/dev/null", "no/such/file", "out.json", "out", "x" * 300, "mutated")
-LIKELY: dict[str, tuple[str, ...]] = {
-    "json": ("/dev/full", "out.json", "no/such/file", "-"),
-    "out": ("/dev/full", "out.jsonl"),
-    "policies": ("fcfs", "dlpm,lpm", "dlpm+open", "larry+deficit", "+", "fcfs+", "dlmp", *OWN),
-    "policy": ("fcfs", "dlpm", "dlpm+open", "d2lpm", "larry+x", *OWN),
-    "routers": ("round-robin", "sal,e2", "distserve", "aladdin", "all", "splitwise"),
-    "router": ("round-robin", "sal", "d2lpm", "aladdin", "rund-robin"),
-    "set": ("dlpm.quantum=8k", "dlpm.quantum=" + "9" * 30, "quantum=1", "fcfs.max_running=1", "sal.poll_us=-1")
-    + ("dlpm.quantum=1,2,none", "mine.x=1", "author:whole.quantum=64", "dlpm.batching=eager-prefill", "a.b=", "a.b=c")
-    + ("max_running=0", "max_running=3", "dlpm.input_rate=" + "9" * 12, "aladdin.x=1", "round-robin.x=1"),
-    "predictor": (
-        "oracle",
-        "bucketed:accuracy=0.5",
-        "history",
-        "none",
-        "bucketed:accuracy=2",
-        "bucketed:width_tokens=0",
-    ),
-    "WORKLOAD": (
-        "demo",
-        "azure-chat:requests=20",
-        "toolbench:requests=10,documents=2,clients=2",
-        "mixed:demo+ce1",
-        "ce1",
-    )
-    + (
-        "demo:x=1",
-        "azure-chat:rate=1e300",
-        "azure-chat:requests=0",
-        "mixed:",
-        "mixed:parts=mixed",
-        "demo:",
-        *WORKLOADS,
-    ),
-    "clients": ("4", "zipf:8:1", "weights:a=4,b=1", "weights:a=0", "zipf:9:1e300", "zipf:0:1", "weights:", "1e9"),
-    "max-output-tokens": ("oracle", "trace-max"),
-    "latency-model": (
-        "llama-3.1-8b-a100",
-        "llama",
-        "preset.json",
-        "llama-3.1-8b-a100:2",
-        "llama-3.1-8b-a100,opt-13b-a100",
-    ),
-    "workers": (
-        "2",
-        "llama-3.1-8b-a100,opt-13b-a100",
-        "llama-3.1-8b-a100",
-        "llama-3.1-8b-a100:60000",
-        "llama-3.1-8b-a100:0",
-        "x:1",
-        "llama-3.1-8b-a100:" + "9" * 30,
-    ),
-    "split": ("1:1", "2:1", "0:1", "9999999:1"),
-    "change": ("fail:0@1", "fail:0@1+1", "fail:0@1e9", "fail:9@1", "fail:0@-1", "fail:0@99999999999h", "restart:0@0+0")
-    + ("link-down:0@1+1ms", "drain:0@1", "drain:0@1+1", "join:1", "join:1:40000", "join:1:0", "join:1:" + "9" * 30),
-    "link": ("25", "25,50us", "contended", "0", "1e300", "5s,5s", ","),
-    "reports": ("every=1ms", "delay=20ms,loss=0.2", "loss=2", "every=0s", "x=1"),
-    "rate-scale": ("1", "0.5,2", "1,1", "1e-300", "1e-9", "1e9"),
-    "slo": ("ttft=2s,tpot=50ms", "ttft=2,tpot=1", "ttft=1us,tpot=1us", "ttft=0s,tpot=0s", "ttft=2s"),
-    "attainment": ("0.99", "1", "0"),
-    "target": (
-        "nine-slos",
-        "delay",
-        "P90:ttft=1s,tpot=50ms",
-        "P99:ttft=3x",
-        "p0:ttft=1s",
-        "P101:ttft=1s",
-        "P50:latency=1",
-        "P50:nope=1s",
-    ),
-    "reference": ("llama-3.1-8b-a100", "x"),
-    "fleet": (
-        "1xopt-13b-a100",
-        "3xopt-13b-a100:prefill+1xopt-13b-a100:decode",
-        "0xopt-13b-a100",
-        "9999999999xopt-13b-a100",
-    )
-    + ("1xopt-13b-a100/2", "1xopt-13b-a100/0", "x", "+"),
-    "quanta": ("64-128", "1-" + "9" * 30, "9-1", "-"),
-    "batching": ("eager-prefill", "chunked", "chunkd", "512,chunked"),
-    "batch-max": ("2", "2:32", "1", "2:"),
-    "device": ("cpu", "cpu:2", "cuda", "cuda:1"),
-    "replan": ("5min", "1s,10", "0s"),
-    "map": ("map.toml",),
-    "LOG": ("events.jsonl", "nginx-text.log", "jobs.jsonl"),
-    "log": ("out", "out.jsonl"),
-    "explain": ("0", "1", "99"),
-    "replay": ("events.jsonl",),
-    "listen": ("127.0.0.1:0", "nowhere.invalid:80", "127.0.0.1:65536", ":", "127.0.0.1"),
-    "CONFIG.toml": ("gateway.toml", "picker.toml", "deployment.toml"),
-    "config": ("deployment.toml", "gateway.toml"),
-    "tokenizer": ("builtins:len", "builtins:x", "broken:x", "leaving:x", "raising:x", "len"),
-    "model": ("small", "nosuch", "NAME"),
-    "URL": ("http://127.0.0.1:9", "http://[", "ftp://x", "http://", "https://127.0.0.1:99999999"),
-    "only": (
-        "from=10m",
-        "from=2024-01-01T00:00:00Z",
-        "from=99999999999h",
-        "until=9999-12-31T23:59:59+14:00",
-        "model=small",
-    )
-    + ("model=small", "status=200,5xx", "status=x", "model=", "x=1"),
-    "ROW|PAPER": ("D1", "DLPM", "1"),
-    "client": ("a=1", "a=0", "a"),
+NINES = "9" * 30
+LIKELY = {
+    name: tuple(texts.split())
+    for name, texts in {
+        "json": "/dev/full out.json no/such/file -",
+        "out": "/dev/full out.jsonl",
+        "policies": f"fcfs dlpm,lpm dlpm+open larry+deficit + fcfs+ dlmp {' '.join(OWN)}",
+        "policy": f"fcfs dlpm dlpm+open d2lpm larry+x {' '.join(OWN)}",
+        "routers": "round-robin sal,e2 distserve aladdin all splitwise",
+        "router": "round-robin sal d2lpm aladdin rund-robin",
+        "set": f"dlpm.quantum=8k dlpm.quantum={NINES} quantum=1 fcfs.max_running=1 sal.poll_us=-1 "
+        "dlpm.quantum=1,2,none mine.x=1 author:whole.quantum=64 dlpm.batching=eager-prefill a.b= "
+        "a.b=c max_running=0 max_running=3 dlpm.input_rate=999999999999 aladdin.x=1 "
+        "round-robin.x=1",
+        "predictor": "oracle bucketed:accuracy=0.5 history none bucketed:accuracy=2 bucketed:width_tokens=0",
+        "WORKLOAD": "azure-chat:requests=20 toolbench:requests=10,documents=2,clients=2 mixed:demo+ce1 "
+        "demo:x=1 azure-chat:rate=1e300 azure-chat:requests=0 mixed: mixed:parts=mixed demo: demo "
+        f"{' '.join(WORKLOADS)}",
+        "clients": "4 zipf:8:1 weights:a=4,b=1 weights:a=0 zipf:9:1e300 zipf:0:1 weights: 1e9",
+        "max-output-tokens": "oracle trace-max",
+        "latency-model": "llama-3.1-8b-a100 llama preset.json llama-3.1-8b-a100:2 llama-3.1-8b-a100,opt-13b-a100",
+        "workers": "2 llama-3.1-8b-a100,opt-13b-a100 llama-3.1-8b-a100 llama-3.1-8b-a100:60000 "
+        f"llama-3.1-8b-a100:0 x:1 llama-3.1-8b-a100:{NINES}",
+        "split": "1:1 2:1 0:1 9999999:1",
+        "change": "fail:0@1 fail:0@1+1 fail:0@1e9 fail:9@1 fail:0@-1 fail:0@99999999999h restart:0@0+0 "
+        f"link-down:0@1+1ms drain:0@1 drain:0@1+1 join:1 join:1:40000 join:1:0 join:1:{NINES}",
+        "link": "25 25,50us contended 0 1e300 5s,5s ,",
+        "reports": "every=1ms delay=20ms,loss=0.2 loss=2 every=0s x=1",
+        "rate-scale": "1 0.5,2 1,1 1e-300 1e-9 1e9",
+        "slo": "ttft=2s,tpot=50ms ttft=2,tpot=1 ttft=1us,tpot=1us ttft=0s,tpot=0s ttft=2s",
+        "attainment": "0.99 1 0",
+        "target": "nine-slos delay P90:ttft=1s,tpot=50ms P99:ttft=3x p0:ttft=1s P101:ttft=1s P50:latency=1 P50:nope=1s",
+        "reference": "llama-3.1-8b-a100 x",
+        "fleet": "1xopt-13b-a100 3xopt-13b-a100:prefill+1xopt-13b-a100:decode 0xopt-13b-a100 "
+        "9999999999xopt-13b-a100 1xopt-13b-a100/2 1xopt-13b-a100/0 x +",
+        "quanta": f"64-128 1-{NINES} 9-1 -",
+        "batching": "eager-prefill chunked chunkd 512,chunked",
+        "batch-max": "2 2:32 1 2:",
+        "device": "cpu cpu:2 cuda cuda:1",
+        "replan": "5min 1s,10 0s",
+        "map": "map.toml",
+        "LOG": "events.jsonl nginx-text.log jobs.jsonl",
+        "log": "out out.jsonl",
+        "explain": "0 1 99",
+        "replay": "events.jsonl",
+        "listen": "127.0.0.1:0 nowhere.invalid:80 127.0.0.1:65536 : 127.0.0.1",
+        "CONFIG.toml": "gateway.toml picker.toml deployment.toml",
+        "config": "deployment.toml gateway.toml",
+        "tokenizer": "builtins:len builtins:x broken:x leaving:x raising:x len",
+        "model": "small nosuch NAME",
+        "URL": "http://127.0.0.1:9 http://[ ftp://x http:// https://127.0.0.1:99999999",
+        "only": "from=10m from=2024-01-01T00:00:00Z from=99999999999h until=9999-12-31T23:59:59+14:00 "
+        "model=small status=200,5xx status=x model= x=1",
+        "ROW|PAPER": "D1 DLPM 1",
+        "client": "a=1 a=0 a",
+    }.items()
 }
 """What an option is given at times, so that a command gets far; by its name."""
 CHEAP: dict[str, list[str]] = {

@@ -25,7 +25,6 @@ from tests.support.faults.worlds import (
     fails,
     fault_world,
     params_drawn,
-    smaller,
 )
 from tests.support.logs import LATENCY, build, recorded
 from tests.support.scenarios import REPLAYS
@@ -63,17 +62,14 @@ def test_the_worlds_have_all_that_may_happen() -> None:
 @pytest.mark.parametrize("bug", ["kept twice", "never freed", "not reserved"])
 def test_the_checks_can_fail(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulator that does not free KV at its source, gives no reservation back, or sends before it reserves fails in
-    a hundred worlds, and a smaller world fails, too."""
+    a hundred worlds."""
     if bug == "kept twice":
         monkeypatch.setattr(transitions, "sent", lambda state, request_id: state)
     elif bug == "never freed":
         monkeypatch.setattr(transitions, "unreserve", lambda state, request_id: state)
     else:
         monkeypatch.setattr(transitions, "reserve", lambda state, request_id, tokens, under_way=0: state)
-    seed, why = next((seed, why) for seed in range(100) if (why := fails(fault_world(seed))))
-    small = smaller(fault_world(seed), why, tries=50)
-    assert fails(small)
-    assert len(small.jobs) <= len(fault_world(seed).jobs)
+    assert any(fails(fault_world(seed)) for seed in range(100))
 
 
 WAITED = (

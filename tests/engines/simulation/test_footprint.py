@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from benchmarks.scaling.states import KEPT, StateCost, state_costs
+from benchmarks.scaling.states import KEPT, state_costs
 from fairsched.model.events import Event, Finished
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
@@ -110,17 +110,3 @@ def test_memory_is_of_what_the_policy_keeps() -> None:
         assert cost.sizes == (50, 200)
         assert min(cost.decision_us) > 0
     assert all(fewer < more for fewer, more in pairwise(dlpm["waiting request"].bytes))
-
-
-def test_slope_and_power_are_those_of_the_figures() -> None:
-    """Of a line, and of a square."""
-    cost = StateCost("a policy", "client", (10, 100, 1_000), (370, 1_000, 7_300), (0.5, 50.0, 5_000.0))
-    assert cost.bytes_each == pytest.approx(7)
-    assert cost.exponent == pytest.approx(2)
-
-
-@pytest.mark.parametrize("sizes", [(), (5,), (5, 5)])
-def test_a_line_takes_two_sizes(sizes: tuple[int, ...]) -> None:
-    """Otherwise it is said which there are."""
-    with pytest.raises(ValueError, match="takes two sizes or more"):
-        next(state_costs(LOCAL_POLICIES["fcfs"], sizes))

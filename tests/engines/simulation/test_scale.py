@@ -70,28 +70,6 @@ def test_growth_is_the_power_that_costs_follow() -> None:
     assert list(by_clients.exponents.values()) == pytest.approx([0, 0, 2])
 
 
-def test_growth_by_requests_holds_workers_and_clients() -> None:
-    """Where sizes differ in requests alone, each size has its own exponent; where requests follow, they have none."""
-    workload = generate("toolbench", documents=4, sharers=5, rate=40, clients=5)
-    row = measure(workload, RunSpec.of("fcfs", "round-robin"), Cluster(PRESET, 2))
-    rows = [
-        attrs.evolve(
-            row,
-            workers=workers,
-            requests=requests,
-            requests_per_s=1 / (workers**0.5 * requests**0.25),
-            router_decisions_per_s=1 / (3.0 * workers),
-            local_decisions_per_s=None,
-        )
-        for workers in (1, 10)
-        for requests in (100, 1_000)
-    ]
-    by_workers, by_requests = growth(rows)
-    assert (by_workers.by, by_requests.by, by_requests.sizes) == ("workers", "requests", (100, 1_000))
-    assert by_workers.exponents == pytest.approx({"a router's decision": 1, "a simulated request": 0.5})
-    assert by_requests.exponents == pytest.approx({"a router's decision": 0, "a simulated request": 0.25})
-
-
 def test_a_long_run_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its decisions are those of the same run recorded; what events alone tell is not known."""
     workload = generate("toolbench", documents=4, sharers=5, rate=40, clients=5)
@@ -103,10 +81,3 @@ def test_a_long_run_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (row.throughput_rps, row.imbalance, row.jain, row.gap, row.gap_over_bound) == (None,) * 5
     assert recorded.gap is not None
     assert row.bound == recorded.bound
-
-
-def test_growth_needs_two_sizes() -> None:
-    """Of one size there is nothing to fit."""
-    workload = generate("toolbench", documents=4, sharers=5, rate=40, clients=5)
-    row = measure(workload, RunSpec.of("fcfs", "round-robin"), Cluster(PRESET, 2))
-    assert growth([row]) == growth([]) == growth([row, row]) == ()

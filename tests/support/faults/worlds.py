@@ -1,25 +1,18 @@
 """Drawn worlds in which KV moves and things fail: split fleets, policies that move requests at any moment, crashes,
 restarts, drains, joins and failing links at any instant, callers that give up, tiny memories, lost reports.
 
-`fault_world(seed)` is one of them, `check_world` runs it and holds it to what must be true after every entry of the
-agenda, and `smaller` looks for a smaller world that fails as well.  From the command line:
-
-    python -m tests.support.faults.worlds 100000 [FIRST [FOLDER]]
-
-runs so many worlds from seed FIRST on and writes each that fails, made smaller, as JSON into FOLDER.
+`fault_world(seed)` is one of them, and `check_world` runs it and holds it to what must be true after every entry of the
+agenda.
 """
 
 import random
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 import msgspec
-from msgspec.structs import replace
 
 from fairsched.engines.simulation import Reports, Simulator
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
@@ -376,99 +369,3 @@ def fails(world: FaultWorld) -> str | None:
         where = "" if trace is None else f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
         return f"{type(error).__name__}: {lines[0] if lines else ''}{where}"
     return None
-
-
-# --- making smaller ---------------------------------------------------------------------------------------------------
-
-
-def _simpler(world: FaultWorld) -> Iterator[FaultWorld]:
-    """Worlds with less in them."""
-    for i in range(len(world.jobs)):
-        gone = world.jobs[i].id
-        jobs = [replace(job, after=tuple(a for a in job.after if a != gone)) for job in world.jobs if job.id != gone]
-        yield replace(world, jobs=tuple(jobs))
-    for i in range(len(world.faults)):
-        yield replace(world, faults=(*world.faults[:i], *world.faults[i + 1 :]))
-    if len(world.workers) > 1 and all(fault.worker < len(world.workers) - 1 for fault in world.faults):
-        yield replace(world, workers=world.workers[:-1])
-    plain: dict[str, Any] = {
-        "reports": None,
-        "policy": "fcfs",
-        "params": {},
-        "leap": True,
-        "link": FaultLink(world.link.token_ns),
-    }
-    for name, value in plain.items():
-        if getattr(world, name) != value:
-            yield replace(world, **{name: value})
-    for i, worker in enumerate(world.workers):
-        for less in _less(worker, {"slow": False, "host": 0, "stages": 1, "role": "both"}):
-            yield replace(world, workers=(*world.workers[:i], less, *world.workers[i + 1 :]))
-    for i, job in enumerate(world.jobs):
-        smallest = {
-            "output_tokens": max(job.output_tokens - 1, 1),
-            "declared_tokens": max(job.declared_tokens - 1, job.output_tokens),
-            "prompt_tokens": max(job.prompt_tokens - 1, len(job.keys), 1),
-        }
-        for less in _less(job, {"cancel_after_ns": None, "keys": (), "after": (), "client": 0} | smallest):
-            yield replace(world, jobs=(*world.jobs[:i], less, *world.jobs[i + 1 :]))
-
-
-def _less(value: Any, plain: dict[str, Any]) -> Iterator[Any]:
-    """The value with one field that is plainer, each in turn."""
-    for name, least in plain.items():
-        if getattr(value, name) != least:
-            yield replace(value, **{name: least})
-
-
-def smaller(world: FaultWorld, why: str, tries: int = 2_000) -> FaultWorld:
-    """A world with less in it that fails in the same place, the smallest that is found in so many tries."""
-    place = why.rpartition(" (")[2]
-    found = True
-    while found and tries > 0:
-        found = False
-        for less in _simpler(world):
-            tries -= 1
-            again = fails(less)
-            if again is not None and again.rpartition(" (")[2] == place:
-                world, found = less, True
-                break
-            if tries <= 0:
-                break
-    return world
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run worlds until all are run or an interrupt comes; returns 1 if one fails."""
-    count = int(arguments[0]) if arguments else 1_000
-    first = int(arguments[1]) if len(arguments) > 1 else 0
-    folder = Path(arguments[2]) if len(arguments) > 2 else None
-    started, seen, done = time.perf_counter(), Counter[str](), 0
-    try:
-        for seed in range(first, first + count):
-            why = fails(fault_world(seed))
-            done += 1
-            if why is not None:
-                place = why.rpartition(" (")[2]
-                seen[place] += 1
-                if seen[place] == 1:
-                    _found(seed, why, folder)
-    except KeyboardInterrupt:
-        sys.stdout.write("interrupted\n")
-    took = time.perf_counter() - started
-    sys.stdout.write(f"{done:,} worlds from seed {first}, {sum(seen.values()):,} failed, {took:,.0f} s; {dict(seen)}\n")
-    return 1 if seen else 0
-
-
-def _found(seed: int, why: str, folder: Path | None) -> None:
-    """Say that a world fails, and write it, made smaller, into a folder."""
-    sys.stdout.write(f"seed {seed}: {why}\n")
-    sys.stdout.flush()
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        small = replace(smaller(fault_world(seed), why), claim=f"seed {seed}: {why}")
-        (folder / f"{seed}.json").write_bytes(msgspec.json.format(msgspec.json.encode(small), indent=1))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
