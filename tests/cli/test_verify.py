@@ -135,9 +135,6 @@ def test_bad_arguments_get_one_line_and_status_two(
     """What is wrong is said in one line on standard error that names it, with exit status 2."""
     (folder / "bad.toml").write_text("kv_capacity_tokens =")
     (folder / "bad.json").write_text("{")
-    (folder / "key.toml").write_text("kv_capacity = 5")
-    (folder / "policy.toml").write_text("[policies.dlmp]\nquantum = 5")
-    (folder / "param.toml").write_text("[policies.dlpm]\nquantums = 5")
     (folder / "taken").mkdir()
     (folder / "taken" / "notes.txt").write_text("mine")
     assert expected in refused(*arguments)

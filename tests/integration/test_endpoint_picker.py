@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -228,24 +228,6 @@ async def test_a_call_of_which_only_headers_are_seen(server: PickerServer, chann
 
 
 @served()
-async def test_trailers_end_what_they_end(server: PickerServer, channel: Any) -> None:
-    """A body without an end of its own is picked for at its trailers, and an answer ends with its trailers."""
-    envoy = Envoy(stub(channel))
-    await envoy.say(request(FULL), body(CHAT, False), ext_proc.ProcessingRequest(request_trailers={}))
-    assert destination(await envoy.hear()) in (A, B)
-    piece = (await envoy.hear()).request_body.response.body_mutation.streamed_response
-    assert (piece.body, piece.end_of_stream) == (CHAT, False)
-    assert (await envoy.hear()).WhichOneof("response") == "request_trailers"
-    usage = b'{"usage": {"prompt_tokens": 20, "completion_tokens": 2}}'
-    await envoy.say(answer(), answer_body(usage, False), ext_proc.ProcessingRequest(response_trailers={}))
-    kinds = [(await envoy.hear()).WhichOneof("response") for _ in range(3)]
-    assert kinds == ["response_headers", "response_body", "response_trailers"]
-    assert server.picker.window.in_flight == 0
-    await envoy.done()
-    assert client_of(server) == (20, 2)
-
-
-@served()
 async def test_a_buffered_body_is_answered_at_once_also_before_trailers(server: PickerServer, channel: Any) -> None:
     """Envoy holds the trailers back until the body was answered, and says that the body does not end the call; and a
     body of more than gRPC's 4 MiB is one message, too."""
@@ -300,41 +282,6 @@ async def test_calls_wait_for_room_and_are_refused_over_limits(server: PickerSer
     assert server.picker.outcomes["refused by endpoint"] == 1
     for envoy in (*runs, *waits):
         envoy.call.cancel()
-
-
-@served()
-async def test_a_caller_that_leaves_while_it_waits_is_out_of_the_queue(server: PickerServer, channel: Any) -> None:
-    """Envoy ends its stream; nothing is booked for it later."""
-    runs = [Envoy(stub(channel)) for _ in range(4)]
-    for envoy in runs:
-        await envoy.buffered()
-    leaves = Envoy(stub(channel))
-    await leaves.say(request(BUFFERED))
-    await leaves.hear()
-    await leaves.say(body(CHAT))
-    await until(lambda: server.picker.window.waiting == 1)
-    leaves.call.cancel()
-    await until(lambda: server.picker.window.waiting == 0)
-    for envoy in runs:
-        envoy.call.cancel()
-
-
-@served(PickerConfig(CONFIG.pool, listen=CONFIG.listen, default_output_tokens=10))
-async def test_the_proxy_may_name_a_subset(server: PickerServer, channel: Any) -> None:
-    """Only its endpoints are picked; of an empty one, and of endpoints that are not there, none: 503."""
-
-    async def subset(channel: Any, listed: Iterable[str]) -> Any:
-        said = request(FULL, ends=True)
-        hint = said.metadata_context.filter_metadata["envoy.lb.subset_hint"]
-        hint.update({"x-gateway-destination-endpoint-subset": list(listed)})
-        envoy = Envoy(stub(channel))
-        await envoy.say(said)
-        return await envoy.hear()
-
-    for endpoint in (A, B, B):
-        assert destination(await subset(channel, [endpoint, "10.9.9.9:80"])) == endpoint
-    for nothing in ([], ["10.9.9.9:80"]):
-        assert (await subset(channel, nothing)).immediate_response.status.code == 503
 
 
 @served()
