@@ -5,9 +5,11 @@ A caller is known before its body is read.
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -18,11 +20,20 @@ from fairsched.engines.gateway.identity import Peer
 from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, begun, current, over
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_CALLED = frozenset(each.path for each in openai.GATED) | frozenset(each.path for each in openai.PASSED)
+_CALLED = frozenset(each.path for each in openai.GATED) | {openai.MODELS}
 """Paths of calls, as opposed to those of the gateway itself."""
 WEIGHTS_BYTES = 1 << 16
 _WEIGHTS = msgspec.json.Decoder(dict[str, int])
 _log = logging.getLogger("fairsched.gateway")
+LARGE_BYTES = 64 << 10
+"""Reading a shorter body takes no time that others would notice."""
+READ_BYTES_PER_SECOND = 16 << 20
+"""So much is read of a client's long bodies; reading takes a fifth of that time at most."""
+REFUSED_COST = 8
+"""Bytes that come to no call cost so many times as much."""
+CLIENTS_KEPT = 1 << 12
+ROOM: web.AppKey[Callable[[], bool]] = web.AppKey("room", Callable[[], bool])
+"""Makes room for a connection where all have calls."""
 
 
 def application(gateway: Gateway) -> web.Application:
@@ -31,11 +42,13 @@ def application(gateway: Gateway) -> web.Application:
 
 
 class Bodies:
-    """The bytes of all bodies that are held, by client."""
+    """Bodies of calls, by client: the bytes that are held, those that still come, and the time that reading takes."""
 
     def __init__(self) -> None:
         self.held = 0
         self._of: Counter[str] = Counter()
+        self._coming: defaultdict[str, dict[web.RequestHandler, None]] = defaultdict(dict)
+        self._free_at: dict[str, float] = {}
 
     def take(self, name: str, size: int, most: int) -> None:
         """Count bytes of a client.  It has at most as many as are left for others then.  Raises `CallError` (503)."""
@@ -51,6 +64,45 @@ class Bodies:
         if not self._of[name]:
             del self._of[name]
 
+    @contextmanager
+    def coming(self, name: str, request: web.Request) -> Iterator[None]:
+        """Count a body that comes, while it does."""
+        self._coming[name][request.protocol] = None
+        try:
+            yield
+        finally:
+            del self._coming[name][request.protocol]
+            if not self._coming[name]:
+                del self._coming[name]
+
+    def make_room(self) -> bool:
+        """Cut off the oldest body of the client that sends most at a time; returns whether one sends several."""
+        most = max(self._coming.values(), key=len, default={})
+        if len(most) < 2:
+            return False
+        transport = next(iter(most)).transport
+        if transport is not None:
+            transport.abort()
+        return True
+
+    async def turn(self, name: str, size: int) -> None:
+        """Wait until a body of the client may be read: reading long ones holds up all others."""
+        if size > LARGE_BYTES:
+            await asyncio.sleep(self._spend(name, size))
+
+    def refused(self, name: str, size: int) -> None:
+        """Charge bytes that came to no call: the client's next long body waits for them."""
+        self._spend(name, REFUSED_COST * size)
+
+    def _spend(self, name: str, size: int) -> float:
+        """Return how long the client's reading waits for what it read before."""
+        now = time.monotonic()
+        begins = max(self._free_at.get(name, now), now)
+        self._free_at[name] = begins + size / READ_BYTES_PER_SECOND
+        if len(self._free_at) > CLIENTS_KEPT:
+            self._free_at = {each: at for each, at in self._free_at.items() if at > now}
+        return begins - now
+
 
 class _Application:
     def __init__(self, gateway: Gateway) -> None:
@@ -59,10 +111,11 @@ class _Application:
         self.app = app = web.Application(middlewares=[self._recorded, _shaped])
         app.cleanup_ctx.append(self._running)
         app.on_response_prepare.append(self._prepared)
+        app[ROOM] = self._bodies.make_room
         for gated in openai.GATED:
-            self._add("POST", gated.path, self._gated)
-        for passed in openai.PASSED:
-            self._add(passed.method, passed.path, self._passed)
+            self._add("POST", gated.path, partial(self._gated, gated))
+        self._add("GET", openai.MODELS, self._models)
+        app.router.add_get(f"{openai.MODELS}/{{model:.+}}", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/healthz", self._alive)
         app.router.add_get("/readyz", self._ready)
@@ -76,8 +129,9 @@ class _Application:
             app.router.add_get("/metrics", self._metrics)
 
     def _add(self, method: str, path: str, handler: Handler) -> None:
-        self.app.router.add_route(method, path, handler)
-        self.app.router.add_route("OPTIONS", path, self._preflight)
+        for each in (path, f"{path}/"):
+            (self.app.router.add_get if method == "GET" else self.app.router.add_post)(each, handler)
+            self.app.router.add_route("OPTIONS", each, self._preflight)
 
     async def _running(self, _: web.Application) -> AsyncIterator[None]:
         await self._gateway.start()
@@ -87,7 +141,7 @@ class _Application:
     @web.middleware
     async def _recorded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Keep the record of a call, and tell of it when it has ended."""
-        if request.path not in _CALLED:
+        if _path(request) not in _CALLED:
             over()
             return await handler(request)
         call, tracing = begun(request.method, request.path, request.headers), self._gateway.tracing
@@ -104,13 +158,32 @@ class _Application:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def _gated(self, request: web.Request) -> web.StreamResponse:
+    async def _gated(self, endpoint: openai.Endpoint, request: web.Request) -> web.StreamResponse:
         async with self._read(request) as (name, body):
-            return await self._gateway.serve(request, name, openai.BY_PATH[request.path], body)
+            await self._bodies.turn(name, len(body))
+            return await self._gateway.serve(request, name, self._gateway.read(body, endpoint))
 
-    async def _passed(self, request: web.Request) -> web.StreamResponse:
-        async with self._read(request) as (name, body):
-            return await self._gateway.ask(request, name, body)
+    async def _models(self, request: web.Request) -> web.Response:
+        await self._named(request)
+        wanted = request.match_info.get("model")
+        listed = await self._gateway.models.listed(request.headers.get("Authorization"))
+        if wanted is None:
+            return _json({"object": "list", "data": listed})
+        for model in listed:
+            if model["id"] == wanted:
+                return _json(model)
+        raise openai.CallError(404, f"there is no model {wanted[:100]}", code="model_not_found")
+
+    async def _named(self, request: web.Request) -> str:
+        """Return the client of a call.  Raises `CallError` (401) for an unknown caller."""
+        try:
+            name = await self._gateway.names.named(request.headers, _peer(request))
+        except openai.CallError:
+            self._gateway.account.count("refused")
+            raise
+        if (record := current()) is not None:
+            record.client = name
+        return name
 
     @asynccontextmanager
     async def _read(self, request: web.Request) -> AsyncIterator[tuple[str, bytes]]:
@@ -120,24 +193,22 @@ class _Application:
         for one that takes too long, 503 where too many are here.  A call that ends here is counted.
         """
         gateway, limits, taken, body = self._gateway, self._gateway.config.limits, 0, bytearray()
-        try:
-            name = await gateway.names.named(request.headers, _peer(request))
-            if (packed := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
-                raise openai.CallError(415, f"a body that is packed ({packed[:20]}) is not read: send it as it is")
-        except openai.CallError:
+        name = await self._named(request)
+        if (packed := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
             gateway.account.count("refused")
-            raise
+            raise openai.CallError(415, f"a body that is packed ({packed[:20]}) is not read: send it as it is")
         try:
             try:
                 if (request.content_length or 0) > limits.body_bytes:
                     raise openai.CallError(413, f"the body is longer than {limits.body_bytes} bytes")
-                async with asyncio.timeout(limits.body_seconds):
-                    while chunk := await request.content.readany():
-                        self._bodies.take(name, len(chunk), limits.bodies_bytes)
-                        taken += len(chunk)
-                        body += chunk
-                        if taken > limits.body_bytes:
-                            raise openai.CallError(413, f"the body is longer than {limits.body_bytes} bytes")
+                with self._bodies.coming(name, request):
+                    async with asyncio.timeout(limits.body_seconds):
+                        while chunk := await request.content.readany():
+                            self._bodies.take(name, len(chunk), limits.bodies_bytes)
+                            taken += len(chunk)
+                            body += chunk
+                            if taken > limits.body_bytes:
+                                raise openai.CallError(413, f"the body is longer than {limits.body_bytes} bytes")
             except TimeoutError:
                 gateway.account.count("refused")
                 raise openai.CallError(408, f"the body took longer than {limits.body_seconds} s") from None
@@ -151,6 +222,9 @@ class _Application:
                 gateway.account.count("refused")
                 raise openai.CallError(400, f"the body cannot be read: {error}") from None
             yield name, bytes(body)
+        except openai.CallError:
+            self._bodies.refused(name, taken)
+            raise
         finally:
             self._bodies.give_back(name, taken)
 
@@ -206,7 +280,7 @@ class _Application:
         return web.Response(status=204, headers=headers)
 
     async def _prepared(self, request: web.Request, response: web.StreamResponse) -> None:
-        if request.path in _CALLED and (call := current()) is not None:
+        if _path(request) in _CALLED and (call := current()) is not None:
             response.headers[REQUEST_ID] = call.request_id
         if self._gateway.draining or request.method == "CONNECT":
             # Its caller connects again, and to another gateway; what follows a tunnel that is refused is no call.
@@ -215,6 +289,12 @@ class _Application:
         origins = self._gateway.config.cors_origins
         if origins:
             response.headers.update(openai.cors_headers(origins, request.headers.get("Origin")))
+
+
+def _path(request: web.Request) -> str:
+    """Return the path of a call, without a slash at its end or the name of a model."""
+    path = request.path.rstrip("/")
+    return openai.MODELS if path.startswith(f"{openai.MODELS}/") else path
 
 
 def _peer(request: web.Request) -> Peer:
@@ -235,7 +315,7 @@ async def _shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
             raise openai.CallError(400, "a call names a path, or an address of http or https")
         return await handler(request)
     except openai.CallError as error:
-        return refusal(error, request.path)
+        return refusal(error, _path(request))
     except web.HTTPError as error:
         allow, why = error.headers.get("Allow"), error.reason
         if error.status == 404:

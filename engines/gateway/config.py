@@ -178,6 +178,8 @@ class LimitConfig(settings.Settings, frozen=True):
     """A program without a call for so long is over, and another of its client has its account."""
     wait_seconds: settings.Seconds = 600.0
     """Longest wait for a place; then 503."""
+    heartbeat_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 15.0
+    """A stream that waits has a comment so often, so that nothing on the way cuts it off; 0: none."""
     stall_seconds: settings.Seconds = 60.0
     """A caller that takes no byte for so long is cut off."""
     first_byte_seconds: settings.Seconds = 300.0

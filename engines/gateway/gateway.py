@@ -2,8 +2,8 @@
 
 Each call ends once.  A caller that leaves is noticed while it waits and while it is served, and the server's work is
 cancelled.  A call is tried at another server only while no byte of an answer was passed on, and it passes the gate
-anew.  What was sent and came to nothing is charged by estimate: the server may have computed it.  A stream that breaks
-off later ends with an error event.
+anew.  No quota pays for a server that fails before a token came.  A stream that breaks off later ends with an error
+event.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import math
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,11 @@ import aiohttp
 import attrs
 from aiohttp import web
 from aiohttp.http import StreamWriter
+from multidict import CIMultiDict
 
 from fairsched.engines.gateway import openai, servers
 from fairsched.engines.gateway.account import Account, Failed, Placed, PlaceRequest
-from fairsched.engines.gateway.config import GatewayConfig
+from fairsched.engines.gateway.config import GatewayConfig, LimitConfig
 from fairsched.engines.gateway.identity import CallerNames, told_name
 from fairsched.engines.gateway.operations import CallRecord, current
 from fairsched.engines.gateway.tls import server_context
@@ -36,6 +37,10 @@ _log = logging.getLogger("fairsched.gateway")
 
 WRITE_BYTES = 16 << 10
 """A caller is waited for when so much is on its way to it: what a slow one holds is bounded."""
+AT_ONCE_SECONDS = 0.2
+"""A server that fails sooner computed nothing."""
+ERROR_BYTES_MAX = 64 << 10
+"""Of an answer that is an error so much is read to find what it says."""
 _SAID: dict[servers.Why, str] = {
     "refused": "it takes no connection",
     "busy": "it is busy",
@@ -108,6 +113,7 @@ class Gateway:
         self._tokenizer = tokenizer
         self._retries = servers.RetryBudget(config.limits.retry_percent)
         self.tracing = _tracing() if config.traces else None
+        self.models = servers.Models(account.upstreams)
         self._started = AsyncExitStack()
         self._http: aiohttp.ClientSession | None = None
 
@@ -120,6 +126,7 @@ class Gateway:
             self._http = await started.enter_async_context(servers.new_session())
             await started.enter_async_context(beside(self.account.run()))
             await started.enter_async_context(beside(self.names.run()))
+            await started.enter_async_context(beside(self.models.run(self._http)))
             self._started = started.pop_all()
 
     async def stop(self) -> None:
@@ -147,24 +154,38 @@ class Gateway:
         self.watches.configure(config)
         self._retries.percent = config.limits.retry_percent
 
-    async def serve(self, request: web.Request, name: str, endpoint: openai.Endpoint, raw: bytes) -> web.StreamResponse:
-        """Answer a call of a client.  Raises `CallError` before anything was sent, and `ConnectionError` where the
-        answer cannot be passed on; cancelling it is the caller leaving."""
+    def read(self, raw: bytes, endpoint: openai.Endpoint) -> openai.ForwardedCall:
+        """Return the call in a body; in shadow it goes on as it came.  Raises `CallError` (400)."""
         try:
             call = openai.read_call(raw, self.config, self._tokenizer, endpoint)
         except openai.CallError:
             self.account.count("refused")
             raise
-        if self.shadow:
-            call = attrs.evolve(call, body=raw, declared=True, hides_usage=False)
+        return attrs.evolve(call, body=raw, declared=True, hides_usage=False) if self.shadow else call
+
+    async def serve(self, request: web.Request, name: str, call: openai.ForwardedCall) -> web.StreamResponse:
+        """Answer a call of a client.  Raises `CallError` before anything was sent, and `ConnectionError` where the
+        answer cannot be passed on; cancelling it is the caller leaving."""
+        reply = _Reply(request, call, self.config.limits)
+        try:
+            return await self._tried(reply, name, call)
+        except openai.CallError as error:
+            if reply.response is None:
+                raise
+            return await reply.end(openai.error_event(error.message, call.endpoint.form, error.status))
+        finally:
+            reply.stop()
+
+    async def _tried(self, reply: "_Reply", name: str, call: openai.ForwardedCall) -> web.StreamResponse:
         limits = self.config.limits
         deadline = time.monotonic() + limits.wait_seconds
         tried: set[int] = set()
         last: servers.ServerFailedError | None = None
         self._retries.called(name)
-        program = self.names.program_of(request.headers)
+        program = self.names.program_of(reply.request.headers)
         record = current() or CallRecord("")
         record.client = name
+        call = self.models.fitted(call)
         for left in range(limits.tries - 1, -1, -1):
             begun = time.monotonic()
             try:
@@ -174,7 +195,7 @@ class Gateway:
                     call.max_output_tokens,
                     call.declared,
                     deadline - time.monotonic(),
-                    frozenset(tried),
+                    self.models.avoided(call.model, self.account.upstreams(), tried),
                     program,
                     call.quota_tokens,
                 )
@@ -186,7 +207,7 @@ class Gateway:
             record.placed(placed.upstream.url, time.monotonic() - begun)
             call = attrs.evolve(call, max_output_tokens=placed.max_output_tokens or call.max_output_tokens)
             try:
-                return await _Try(self, request, name, call, placed).run()
+                return await _Try(self, reply, name, call, placed).run()
             except servers.ServerFailedError as error:
                 tried.add(placed.upstream.server)
                 last = error
@@ -202,36 +223,6 @@ class Gateway:
         retry = self.config.limits.retry_after_seconds if seconds is None else math.ceil(seconds)
         return openai.CallError(status, f"no server answered: {_SAID[error.why]}", None if status == 502 else retry)
 
-    async def ask(self, request: web.Request, name: str, raw: bytes) -> web.StreamResponse:
-        """Answer a call that is not charged, by the first server that does."""
-        last = "no server takes requests"
-        if (record := current()) is not None:
-            record.client = name
-        headers = self.names.forwarded(request.headers)
-        for upstream in self.account.upstreams():
-            if record is not None:
-                record.placed(upstream.url, 0.0)
-            try:
-                sent = servers.sent_headers(headers, told_name(name), upstream.api_key)
-                async with (
-                    servers.Watch(self.watches, upstream.server, streams=False) as watch,
-                    servers.open_answer(
-                        self.http, upstream, watch, request.method, request.path, _query(request), sent, raw
-                    ) as answer,
-                ):
-                    return await _relayed(request, watch, answer)
-            except servers.UnsendableError as error:
-                raise openai.CallError(400, str(error)) from None
-            except servers.ServerFailedError as error:
-                last = _SAID[error.why]
-            except servers.ServerLateError as error:
-                if error.what in ("stalled", "call") or watch.passed:
-                    raise ConnectionResetError(f"{error.what} took too long") from None
-                last = f"{error.what} took too long"
-            except servers.BrokenError as error:
-                raise ConnectionResetError(str(error)) from None
-        raise openai.CallError(502, f"no server answered: {last}")
-
     @property
     def http(self) -> aiohttp.ClientSession:
         """The connections to servers."""
@@ -239,40 +230,95 @@ class Gateway:
         return self._http
 
 
+class _Reply:
+    """What a caller has of its answer.  Until that begins, a stream has a comment of SSE every `heartbeat_seconds`:
+    what stands between the two cuts connections off on which nothing comes."""
+
+    def __init__(self, request: web.Request, call: openai.ForwardedCall, limits: LimitConfig) -> None:
+        self.request = request
+        self.response: web.StreamResponse | None = None
+        self._limits = limits
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if call.streams and call.endpoint.form != "no stream" and limits.heartbeat_seconds:
+            self._timer = asyncio.get_running_loop().call_later(limits.heartbeat_seconds, self._beat)
+
+    def stop(self) -> None:
+        """Send no comments any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _beat(self) -> None:
+        self._task = asyncio.ensure_future(self._beats())
+
+    async def _beats(self) -> None:
+        with suppress(ConnectionError):
+            writer = await self.begin(200, [("Content-Type", "text/event-stream"), ("Cache-Control", "no-cache")])
+            while True:
+                await writer.write(b": waiting\n\n")
+                await asyncio.sleep(self._limits.heartbeat_seconds)
+
+    async def begin(
+        self, status: int, headers: Iterable[tuple[str, str]], ours: Mapping[str, str] | None = None
+    ) -> StreamWriter:
+        """Send the head of the answer with these headers and those of ours, if none was sent."""
+        response = self.response
+        if response is None:
+            response = self.response = web.StreamResponse(status=status, headers=CIMultiDict(headers))
+            response.headers.update(ours or {})
+            if self.request.transport is not None:
+                self.request.transport.set_write_buffer_limits(high=WRITE_BYTES)
+        writer = await response.prepare(self.request)
+        assert isinstance(writer, StreamWriter)
+        return writer
+
+    async def end(self, rest: bytes) -> web.StreamResponse:
+        """Send the last bytes.  Raises `ConnectionResetError` for a caller that does not take them."""
+        response = self.response
+        assert response is not None
+        try:
+            async with asyncio.timeout(self._limits.stall_seconds):
+                await response.write_eof(rest)
+        except TimeoutError:
+            raise ConnectionResetError("the caller takes no bytes") from None
+        return response
+
+
 class _Try:
     """A call at one server.  However it ends, the account is told once."""
 
-    def __init__(
-        self, gateway: Gateway, request: web.Request, name: str, call: openai.ForwardedCall, placed: Placed
-    ) -> None:
+    def __init__(self, gateway: Gateway, reply: _Reply, name: str, call: openai.ForwardedCall, placed: Placed) -> None:
         self._gateway = gateway
-        self._request = request
+        self._reply = reply
         self._name = name
         self._call = call
         self._placed = placed
-        self._response: web.StreamResponse | None = None
         self._reader: openai.StreamReader | openai.WholeReader | None = None
         self._streams = False
+        self._begun = time.monotonic()
 
     async def run(self) -> web.StreamResponse:
         """Forward the call and pass the answer on.  Raises `ServerFailedError` where another server may be tried."""
-        gateway, placed, call, request = self._gateway, self._placed, self._call, self._request
+        gateway, placed, call, request = self._gateway, self._placed, self._call, self._reply.request
         account, request_id, server = gateway.account, placed.request_id, placed.upstream.server
-        body = call.body_with_most(call.max_output_tokens)
         try:
-            headers = servers.sent_headers(
-                gateway.names.forwarded(request.headers), told_name(self._name), placed.upstream.api_key
-            )
+            headers = servers.sent_headers(request.headers.items(), told_name(self._name), placed.upstream.api_key)
             async with (
                 servers.Watch(gateway.watches, server, streams=call.streams) as watch,
                 servers.open_answer(
                     *(gateway.http, placed.upstream, watch),
-                    *("POST", call.endpoint.path, _query(request), headers, body),
+                    *("POST", call.endpoint.path, _query(request), headers, self._body()),
                 ) as answer,
             ):
                 self._streams = answer.streams
                 self._reader = call.reader(streams=answer.streams, bytes_per_token=gateway.config.bytes_per_token)
-                await self._pass_on(watch, answer)
+                self._reply.stop()
+                if self._reply.response is None or (answer.streams and answer.status < 400):
+                    await self._pass_on(watch, answer)
+                else:
+                    await self._read(answer)
         except servers.ServerFailedError as error:
             self._failed(error)
             raise
@@ -301,18 +347,24 @@ class _Try:
         elif answer.status < 500:
             account.give_back(request_id, "refused by server")
         else:
-            # It may have failed at the last token.
-            account.cancel(request_id, "failed at server")
+            self._unbilled("failed at server")
         # The account is told before the last bytes are gone: a caller that has them may seem to leave at once.
-        return await self._end(self._reader.rest())
+        return await self._reply.end(self._reader.rest())
+
+    def _body(self) -> bytes:
+        """Return what the server is sent: the caller's bytes, and a limit of outputs where quotas must hold and the
+        caller names none."""
+        gateway, call = self._gateway, self._call
+        return call.body if gateway.config.quota is None else call.body_with_most(gateway.models.limit(call))
 
     async def _pass_on(self, watch: servers.Watch, answer: servers.ServerAnswer) -> None:
         reader, watches = self._reader, self._gateway.watches
         assert reader is not None
         produced, request_id = self._gateway.account.produced, self._placed.request_id
-        response, writer = await _begin(self._request, answer, self._placed.headers)
-        self._response = response
-        protocol = self._request.protocol
+        # What the caller of a stream does not see may be left out.
+        headers = [each for each in answer.headers if not (answer.streams and each[0].lower() == "content-length")]
+        writer = await self._reply.begin(answer.status, headers, self._placed.headers)
+        protocol = self._reply.request.protocol
         chunk = answer.first
         while chunk:
             tokens, seen = reader.pass_on(chunk)
@@ -327,14 +379,39 @@ class _Try:
             watch.since = watches.sweep
             chunk = await answer.read()
 
+    async def _read(self, answer: servers.ServerAnswer) -> None:
+        """Read what cannot be passed on, since the caller has the head of a stream already: an event says so."""
+        kept, reader = answer.first, self._reader
+        assert reader is not None
+        while chunk := await answer.read():
+            reader.pass_on(chunk)
+            kept = (kept + chunk)[:ERROR_BYTES_MAX]
+        said = openai.said_error(kept) if answer.status < 500 else ""
+        why = f"HTTP {answer.status}{': ' * bool(said)}{said}" if answer.status >= 400 else "it is no stream"
+        self._reader = openai.StreamReader(self._call.endpoint.form)
+        self._reader.usage = reader.usage
+        writer = await self._reply.begin(200, ())
+        await writer.write(openai.error_event(f"the server's answer: {why}", self._call.endpoint.form, answer.status))
+
     # --- ends -------------------------------------------------------------------------------------------------------
 
     def _failed(self, error: servers.ServerFailedError) -> None:
-        account, request_id = self._gateway.account, self._placed.request_id
-        end = account.cancel if error.sent else account.give_back
-        end(request_id, f"tried again ({error.why})")
+        outcome = f"tried again ({error.why})"
+        if error.sent:
+            self._unbilled(outcome)
+        else:
+            self._gateway.account.give_back(self._placed.request_id, outcome)
         server, seconds = self._placed.upstream.server, error.retry_after_seconds
-        account.failed(Failed(server, self._name, error.why, str(error), seconds, error.waited_seconds))
+        self._gateway.account.failed(Failed(server, self._name, error.why, str(error), seconds, error.waited_seconds))
+
+    def _unbilled(self, outcome: str) -> None:
+        """End a call whose server failed before a token came.  No quota pays for that.  What fails at once computed
+        nothing; a later failure may have come at the last token, and its client's share is charged by estimate."""
+        account, request_id = self._gateway.account, self._placed.request_id
+        if time.monotonic() - self._begun < AT_ONCE_SECONDS:
+            account.give_back(request_id, outcome)
+        else:
+            account.cancel(request_id, outcome, billed=False)
 
     def _left(self) -> None:
         """Note that the caller left: with all that it asked for, if the server said what that was."""
@@ -355,12 +432,15 @@ class _Try:
         if what == "stalled":
             account.cancel(placed.request_id, "stalled")
             raise ConnectionResetError("the caller takes no bytes")
-        account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
+        if what == "read" and not isinstance(self._reader, openai.StreamReader):
+            account.cancel(placed.request_id, "timed out", billed=False)
+        else:
+            account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
         if what == "read":
             seconds, why = watch.waited_seconds, "no byte of an answer in time"
             account.failed(Failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds))
         message = "the server took too long" if what == "read" else "the call took too long, and was cut off"
-        if self._response is None:
+        if self._reader is None:
             raise openai.CallError(504, message)
         return await self._break_off(message)
 
@@ -368,51 +448,10 @@ class _Try:
         """End an answer of which something was passed on."""
         if not isinstance(self._reader, openai.StreamReader):
             raise ConnectionResetError(message)
-        return await self._end(self._reader.break_off(message))
-
-    async def _end(self, rest: bytes) -> web.StreamResponse:
-        response = self._response
-        assert response is not None
-        try:
-            async with asyncio.timeout(self._gateway.config.limits.stall_seconds):
-                await response.write_eof(rest)
-        except TimeoutError:
-            raise ConnectionResetError("the caller takes no bytes") from None
-        return response
+        return await self._reply.end(self._reader.break_off(message))
 
 
 def _query(request: web.Request) -> str:
     """Return the query of a call.  Of its target nothing else goes on: the path is one of ours, so that no caller
     chooses where a server's key is sent."""
     return request.rel_url.raw_query_string
-
-
-async def _begin(
-    request: web.Request, answer: servers.ServerAnswer, headers: Mapping[str, str] | None = None
-) -> tuple[web.StreamResponse, StreamWriter]:
-    """Send the head of an answer, with these headers of ours."""
-    response = web.StreamResponse(status=answer.status, headers=answer.headers)
-    response.headers.update(headers or {})
-    if answer.streams:
-        # What the caller does not see may be left out.
-        response.headers.popall("Content-Length", None)
-    if request.transport is not None:
-        request.transport.set_write_buffer_limits(high=WRITE_BYTES)
-    writer = await response.prepare(request)
-    assert isinstance(writer, StreamWriter)
-    return response, writer
-
-
-async def _relayed(request: web.Request, watch: servers.Watch, answer: servers.ServerAnswer) -> web.StreamResponse:
-    """Pass on an answer that is not charged."""
-    response, writer = await _begin(request, answer)
-    chunk = answer.first
-    while chunk:
-        watch.begin("stalled")
-        await writer.write(chunk, drain=False)
-        await writer.drain()
-        watch.begin("read")
-        chunk = await answer.read()
-    watch.begin("stalled")
-    await response.write_eof()
-    return response

@@ -128,7 +128,7 @@ class Exchange:
             document = None
         if isinstance(document, dict) and (document.get("messages") or document.get("prompt")):
             try:
-                size = sized(document, config.bytes_per_token, config.default_output_tokens)
+                size = sized(bytes(self._body), config.bytes_per_token, config.default_output_tokens)
             except ValueError as error:
                 raise CallError(400, str(error)) from None
             return size.prompt_tokens, size.max_output_tokens

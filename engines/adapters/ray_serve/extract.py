@@ -12,6 +12,7 @@ from operator import index
 from typing import Any, Protocol
 
 import attrs
+import msgspec
 
 from fairsched.engines.adapters.ray_serve.settings import RouterSettings
 from fairsched.engines.gateway import sized
@@ -104,7 +105,7 @@ def _tokens(
     body: Mapping[str, object], headers: Mapping[str, str], arguments: list[object], settings: RouterSettings
 ) -> tuple[int, int]:
     if body:
-        size = sized(body, settings.bytes_per_token, settings.default_output_tokens)
+        size = sized(msgspec.json.encode(body), settings.bytes_per_token, settings.default_output_tokens)
         return size.prompt_tokens, size.max_output_tokens
     text = sum(len(each.encode()) for each in arguments if isinstance(each, str))
     length = headers.get("content-length", "")

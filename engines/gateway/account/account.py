@@ -348,9 +348,9 @@ class Account:
         end = partial(self.window.finish, request_id, computed_tokens, output_tokens)
         self._end(request_id, end, "finished", spent)
 
-    def cancel(self, request_id: int, outcome: str) -> None:
-        """End a call that was sent, and whose usage is not known: it is charged by estimate."""
-        self._end(request_id, partial(self.window.cancel, request_id), outcome, None)
+    def cancel(self, request_id: int, outcome: str, *, billed: bool = True) -> None:
+        """End a call that was sent, and whose usage is not known: it is charged by estimate, in quotas if `billed`."""
+        self._end(request_id, partial(self.window.cancel, request_id), outcome, None if billed else NOTHING)
 
     def give_back(self, request_id: int, outcome: str) -> None:
         """End a call of which the server computed nothing."""

@@ -185,11 +185,6 @@ class CallerNames:
                     return hashlib.sha256(_bytes(f"{kind}:{mark}")).hexdigest()[:16]
         return ""
 
-    def forwarded(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Return the headers that may go on: a name that counts only from some peers goes no further."""
-        dropped = self._config.header.lower() if self._proxies else None
-        return [(key, value) for key, value in headers.items() if key.lower() != dropped]
-
     def check_admin(self, headers: Mapping[str, str]) -> None:
         """Raise `CallError` (401) for a caller that may not see status and metrics."""
         if gateway_config.hashed_key(key_of(headers)) not in self._admins:

@@ -6,7 +6,7 @@ Read `endpoints` first: what the gateway serves, as data.  `fields` and
 """
 
 from fairsched.engines.gateway.openai.calls import ForwardedCall, Tokenizer, read_call, sized
-from fairsched.engines.gateway.openai.endpoints import BY_PATH, GATED, PASSED, Endpoint
+from fairsched.engines.gateway.openai.endpoints import BY_PATH, GATED, MODELS, Endpoint
 from fairsched.engines.gateway.openai.errors import (
     INSUFFICIENT,
     CallError,
@@ -14,12 +14,13 @@ from fairsched.engines.gateway.openai.errors import (
     error_document,
     error_event,
     preflight_headers,
+    said_error,
 )
 from fairsched.engines.gateway.openai.fields import document_of, flag, number, shown, table, whole, with_fields
 from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, usage_of
 
 __all__ = [
-    "BY_PATH", "GATED", "INSUFFICIENT", "PASSED", "CallError", "Endpoint", "ForwardedCall", "StreamReader", "Tokenizer",
+    "BY_PATH", "GATED", "INSUFFICIENT", "MODELS", "CallError", "Endpoint", "ForwardedCall", "StreamReader", "Tokenizer",
     "Usage", "WholeReader", "cors_headers", "document_of", "error_document", "error_event", "flag", "number",
-    "preflight_headers", "read_call", "shown", "sized", "table", "usage_of", "whole", "with_fields"
+    "preflight_headers", "read_call", "said_error", "shown", "sized", "table", "usage_of", "whole", "with_fields"
 ]  # fmt: skip

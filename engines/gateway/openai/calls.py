@@ -1,5 +1,9 @@
 """A call as it comes: its size, and the body that a server gets.
 
+A body is read by the fields of its endpoint: the first one that is wrong ends it, and what is no field of the endpoint
+is passed over, and is the server's to judge.  What could be read in two ways is refused: a number or a flag that comes
+twice, text that is no UTF-8.
+
 Before a call is forwarded a prompt's tokens are estimated from its text: the bytes of the endpoint's input fields as
 compact JSON in UTF-8, divided by `bytes_per_token` and rounded up; a list of token ids counts as it is.  No token of a
 byte-level vocabulary is shorter than a byte, so for text the truth is at most `bytes_per_token` times the estimate.
@@ -10,7 +14,9 @@ each of its prompts.
 Bytes that need no change go on as they came.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import attrs
@@ -19,33 +25,51 @@ import msgspec
 from fairsched.engines.gateway.config import GatewayConfig, QuotasConfig
 from fairsched.engines.gateway.openai.endpoints import CHAT, COMPLETIONS, Endpoint
 from fairsched.engines.gateway.openai.errors import CallError
-from fairsched.engines.gateway.openai.fields import document_of, flag, table, whole, with_fields
+from fairsched.engines.gateway.openai.fields import shown, with_fields
 from fairsched.engines.gateway.openai.streams import StreamReader, WholeReader
 from fairsched.model.request import TOKENS_MAX
 
 MEDIA_TOKENS = 1024
 """What an image, a sound or a film is taken for where nothing else is said."""
 PARTS_MAX = 1 << 14
-"""Messages and parts that are searched for media; any beyond count by their bytes."""
+"""Messages and parts that are searched for media; where there are more, all count by their bytes."""
+COMPACT_BYTES_MAX = 1 << 16
+"""Of a longer field spaces count, too."""
+OPTIONS_BYTES_MAX = 4096
+"""Longest `stream_options`."""
 Tokenizer = Callable[[str], int]
 """How many tokens a text has."""
 
 _MEDIA = {
-    "image_url": ("image_url", "url"),
-    "input_image": ("image_url", "url"),
-    "image": ("source", "data"),
-    "input_audio": ("input_audio", "data"),
-    "audio_url": ("audio_url", "url"),
-    "video_url": ("video_url", "url"),
+    "image_url": "image_url",
+    "input_image": "image_url",
+    "image": "source",
+    "input_audio": "input_audio",
+    "audio_url": "audio_url",
+    "video_url": "video_url",
 }
-"""Content parts that are no text, by type: the field that holds the data, or an object whose field does.  A file may be
-text, and counts by its bytes."""
-_NESTED = ("content", "output")
-"""Fields of a message or a part that hold parts."""
-
-
+"""Content parts that are no text, by type: the field that holds the data.  A file may be text, and counts by its
+bytes."""
 _PROMPT = attrs.evolve(COMPLETIONS, most_default=None)
 """What a call with a prompt is taken for whose endpoint is not known: another protocol has another default."""
+_DEEP = re.compile(rb"\[\s*\[\s*\[")
+_EMPTY = frozenset({b"", b"null", b'""', b"[]", b"{}", b"false", b"0"})
+
+
+class _Part(msgspec.Struct, gc=False):
+    """A message or a part of one: what it is of, and what it holds."""
+
+    type: Any = None
+    content: msgspec.Raw = msgspec.Raw()
+    output: msgspec.Raw = msgspec.Raw()
+    image_url: msgspec.Raw = msgspec.Raw()
+    source: msgspec.Raw = msgspec.Raw()
+    input_audio: msgspec.Raw = msgspec.Raw()
+    audio_url: msgspec.Raw = msgspec.Raw()
+    video_url: msgspec.Raw = msgspec.Raw()
+
+
+_PARTS = msgspec.json.Decoder(list[_Part])
 
 
 @attrs.frozen
@@ -64,7 +88,7 @@ class ForwardedCall:
     """A call as it is forwarded: its body, how many tokens it may come to, and whether the caller said so.
 
     `streams`: it asks for a stream.  `hides_usage`: the gateway asks for a stream's usage, and the caller did not.
-    `quota_tokens`: what of quotas its prompt reserves; 0 where there are none.
+    `quota_tokens`: what of quotas its prompt reserves; 0 where there are none.  `model`: which it wants.
     """
 
     endpoint: Endpoint
@@ -76,6 +100,7 @@ class ForwardedCall:
     streams: bool = False
     hides_usage: bool = False
     quota_tokens: int = 0
+    model: str = ""
 
     def body_with_most(self, max_output_tokens: int) -> bytes:
         """Return the body that tells the server how many tokens all answers may have, if its caller did not."""
@@ -97,23 +122,22 @@ def read_call(
 
     Without an endpoint a call with a prompt is like a completion, and any other a chat.
     """
+    told: dict[str, object] = {}
+    hides, quota_tokens = False, 0
     try:
-        document = document_of(raw)
-        endpoint = endpoint or _likely(document)
-        tokens = config.bytes_per_token, config.default_output_tokens
-        size = sized(document, *tokens, tokenizer, endpoint, config.media_tokens)
-        quota_tokens = 0 if config.quota is None else _quota_tokens(document, config, config.quota, endpoint, size)
-        streams = flag(document, "stream")
-        asked = table(document, "stream_options") if streams and endpoint.asks_usage else None
-    except RecursionError:
-        raise CallError(400, "the body is nested too deeply") from None
+        fields, endpoint = _fields(raw, endpoint)
+        counter = _Counter(config.bytes_per_token, tokenizer, config.media_tokens)
+        size = _size(fields, endpoint, counter, config.default_output_tokens)
+        if config.quota is not None:
+            quota_tokens = _quota_tokens(fields, config, config.quota, endpoint, size)
+        if fields.stream and endpoint.asks_usage:
+            asked = _options(bytes(fields.stream_options))
+            hides = asked.get("include_usage") is not True
+            if hides:
+                told["stream_options"] = {**asked, "include_usage": True}
     except ValueError as error:
         raise CallError(400, str(error)) from None
-    told: dict[str, object] = {}
-    hides = asked is not None and asked.get("include_usage") is not True
-    if asked is not None and hides:
-        told["stream_options"] = {**asked, "include_usage": True}
-    if endpoint.most_default is not None and all(document.get(name) is None for name in endpoint.most):
+    if endpoint.most_default is not None and all(getattr(fields, name) is None for name in endpoint.most):
         # Some servers have another default, or none.
         told[endpoint.most[0]] = endpoint.most_default
     return ForwardedCall(
@@ -123,56 +147,141 @@ def read_call(
         size.max_output_tokens,
         size.declared,
         size.answers,
-        streams=streams,
+        streams=bool(fields.stream),
         hides_usage=hides,
         quota_tokens=quota_tokens,
+        model=fields.model or "",
     )
 
 
-def _likely(document: Mapping[str, object]) -> Endpoint:
-    return _PROMPT if document.get("prompt") else CHAT
+# --- fields ---------------------------------------------------------------------------------------------------------
+
+
+class _Once:
+    """A number or a flag.  The hook that makes one is called for every field, a second one of a name, too."""
+
+
+@cache
+def _types(endpoint: Endpoint) -> tuple[type[Any], type[Any]]:
+    """Return the fields of a body at an endpoint, and those of them that may not come twice."""
+    raw = dict.fromkeys((*endpoint.inputs, *endpoint.needs, *endpoint.refused, "stream_options"), msgspec.Raw)
+    once: dict[str, Any] = dict.fromkeys(endpoint.answers, int | None)
+    once |= dict.fromkeys(endpoint.most, int | float | str | None) | {"stream": bool | None}
+    fields: list[Any] = [(name, kind, msgspec.Raw()) for name, kind in raw.items()]
+    fields += [(name, kind, None) for name, kind in (once | {"model": str | None}).items()]
+    return msgspec.defstruct("Fields", fields), msgspec.defstruct("Seen", [(name, _Once, None) for name in once])
+
+
+def _fields(raw: bytes, endpoint: Endpoint | None) -> tuple[Any, Endpoint]:
+    """Return the fields of a call at an endpoint, or at the likely one.  O(bytes), and an object for each field that
+    the endpoint knows.  Raises `ValueError`."""
+    count = 0
+
+    def counted(_: type, __: object) -> _Once:
+        nonlocal count
+        count += 1
+        return _Once()
+
+    try:
+        raw.decode()
+        if endpoint is None:
+            prompt = msgspec.json.decode(raw, type=_types(_PROMPT)[0]).prompt
+            endpoint = _PROMPT if _is_there(prompt) else CHAT
+        known, once = _types(endpoint)
+        fields = msgspec.json.decode(raw, type=known)
+        seen = msgspec.json.decode(raw, type=once, dec_hook=counted)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the body is no call: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("the body is nested too deeply") from None
+    if count > sum(getattr(seen, name) is not None for name in seen.__struct_fields__):
+        raise ValueError("a field of the body comes twice")
+    return fields, endpoint
+
+
+def _is_there(value: msgspec.Raw) -> bool:
+    """Return whether a field is there and holds something."""
+    return len(value) > 5 or bytes(value) not in _EMPTY
+
+
+def _options(raw: bytes) -> dict[str, Any]:
+    """Return `stream_options`."""
+    if len(raw) > OPTIONS_BYTES_MAX:
+        raise ValueError(f"stream_options are longer than {OPTIONS_BYTES_MAX} bytes")
+    try:
+        return msgspec.json.decode(raw or b"null", type=dict[str, Any] | None) or {}
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"stream_options: {error}") from None
+
+
+def _most(fields: Any, name: str) -> int | None:
+    """Return how many tokens a caller declares, as servers read it: 5, 5.0 or "5"; None where it names none, or -1."""
+    value = getattr(fields, name)
+    try:
+        number = None if value is None else int(value)
+        if number is not None and (number != float(value) or not -1 <= number <= TOKENS_MAX):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name} is a whole number from 0 to {TOKENS_MAX}, not {shown(value)}") from None
+    return None if number == -1 else number
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
 
 
-def sized(
-    document: Mapping[str, object],
-    bytes_per_token: int,
-    default_output_tokens: int,
-    tokenizer: Tokenizer | None = None,
-    endpoint: Endpoint | None = None,
-    media_tokens: int = MEDIA_TOKENS,
-) -> CallSize:
-    """Return the size of a call.  O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none.
+def sized(raw: bytes, bytes_per_token: int, default_output_tokens: int) -> CallSize:
+    """Return the size of a call at a likely endpoint: with a prompt it is like a completion, and any other is a chat.
 
-    Without an endpoint a document with a prompt is like a completion, and any other a chat.
+    O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none.
     """
-    endpoint = endpoint or _likely(document)
-    if not any(document.get(name) for name in endpoint.needs):
+    fields, endpoint = _fields(raw, None)
+    return _size(fields, endpoint, _Counter(bytes_per_token, None, MEDIA_TOKENS), default_output_tokens)
+
+
+def _size(fields: Any, endpoint: Endpoint, counter: "_Counter", default_output_tokens: int) -> CallSize:
+    if not any(_is_there(getattr(fields, name)) for name in endpoint.needs):
         raise ValueError(f"{' or '.join(endpoint.needs)} is missing")
     for name in endpoint.refused:
-        if document.get(name):
+        if _is_there(getattr(fields, name)):
             raise ValueError(f"{name} is not served here: send the whole call, and wait for its answer")
-    prompt = _prompt_tokens(document, endpoint, _Counter(bytes_per_token, tokenizer, media_tokens))
-    answers = max((whole(document, name) or 1 for name in endpoint.answers), default=1)
-    answers *= _items(document.get(endpoint.prompts)) if endpoint.prompts else 1
-    declared = [most for name in endpoint.most if (most := whole(document, name)) is not None]
+    prompt = _prompt_tokens(fields, endpoint, counter)
+    counts = [getattr(fields, name) for name in endpoint.answers]
+    answers = max((1 if count is None else count for count in counts), default=1)
+    if any(count is not None and count < 1 for count in counts):
+        raise ValueError(f"{' and '.join(endpoint.answers)} are whole numbers from 1")
+    answers *= _items(getattr(fields, endpoint.prompts)) if endpoint.prompts else 1
+    declared = [most for name in endpoint.most if (most := _most(fields, name)) is not None]
     if not declared and endpoint.most_default is not None:
         declared = [endpoint.most_default]
     # A call that generates nothing holds a place for one token, and is charged none.
-    most = max(declared, default=default_output_tokens) if endpoint.generates else 1
-    for what, count in (("prompt", prompt), ("output", most * answers)):
-        if count > TOKENS_MAX:
-            raise ValueError(f"{count} {what} tokens are over {TOKENS_MAX}")
+    most = max(*declared, 1, 1) if declared else default_output_tokens if endpoint.generates else 1
+    for what, tokens in (("prompt", prompt), ("output", most * answers)):
+        if tokens > TOKENS_MAX:
+            raise ValueError(f"{tokens} {what} tokens are over {TOKENS_MAX}")
     return CallSize(prompt, most * answers, bool(declared) or not endpoint.generates, answers)
 
 
-def _items(value: object) -> int:
+def _text(value: msgspec.Raw) -> bytes:
+    """Return JSON, without spaces where it is short."""
+    text = bytes(value)
+    return msgspec.json.format(text, indent=-1) if len(text) <= COMPACT_BYTES_MAX else text.strip()
+
+
+def _plain(text: bytes) -> bytes:
+    """Return JSON as long as it was without escaped backslashes: any that is left is one of another mark."""
+    return text.replace(b"\\\\", b"__")
+
+
+def _items(value: msgspec.Raw) -> int:
     """Return how many prompts a field holds: a list of texts, or of lists of token ids, is one each."""
-    if isinstance(value, list) and value and not isinstance(value[0], int):
-        return len(value)
-    return 1
+    text = _text(value)
+    first = text[1:].lstrip()[:1] if text.startswith(b"[") else b""
+    if first == b"[":
+        return max(text.count(b"[") - 1, 1)
+    # Each text has two quotes that are not escaped.
+    return max((text.count(b'"') - _plain(text).count(b'\\"')) // 2, 1) if first in (b'"', b"{") else 1
 
 
 @attrs.define
@@ -182,91 +291,73 @@ class _Counter:
     bytes_per_token: int
     tokenizer: Tokenizer | None
     media_tokens: int
-    _media: int = 0
-    _parts: int = 0
 
-    def tokens(self, values: list[object]) -> int:
-        """Return the tokens of these values."""
+    def tokens(self, values: list[msgspec.Raw]) -> int:
+        """Return the tokens of these values.  O(bytes)."""
         counted, texts = 0, []
-        self._media = 0
         for value in values:
-            if isinstance(value, str):
-                texts.append(value)
-            elif (ids := _ids(value)) is not None:
-                counted += ids
+            text = _text(value)
+            if text.startswith(b'"'):
+                texts.append(msgspec.json.decode(text, type=str).encode())
+            elif text.startswith(b"[") and not (b'"' in text or b"{" in text):
+                if _DEEP.match(text):
+                    raise ValueError("token ids stand in a list, or in a list of lists")
+                counted += text.count(b",") + 1
             else:
-                texts.append(msgspec.json.encode(self._plain(value)).decode())
-        counted += self._media * self.media_tokens
+                media = list(_media_of(text)) if text.count(b"{") <= PARTS_MAX else []
+                counted += len(media) * self.media_tokens
+                texts.append(_without(text, media))
         if self.tokenizer is not None:
-            return counted + sum(self.tokenizer(text) for text in texts)
-        return counted - (-sum(len(text.encode()) for text in texts) // self.bytes_per_token)
-
-    def _plain(self, value: Any) -> Any:
-        """Return messages or parts without the data of media, which are counted."""
-        if isinstance(value, list):
-            left = PARTS_MAX - self._parts
-            self._parts += min(len(value), left)
-            before = self._media
-            plain = [self._plain(each) for each in value[:left]]
-            return value if self._media == before else plain + value[left:]
-        if not isinstance(value, dict):
-            return value
-        kind = value.get("type")
-        keys = _MEDIA.get(kind) if isinstance(kind, str) else None
-        part = None if keys is None else _without_data(value, keys)
-        if part is not None:
-            self._media += 1
-            return part
-        for key in _NESTED:
-            if isinstance(value.get(key), list | dict):
-                value = {**value, key: self._plain(value[key])}
-        return value
+            return counted + sum(self.tokenizer(text.decode()) for text in texts)
+        # An escape of six bytes stands for three at most.
+        size = sum(len(text) - 3 * _plain(text).count(b"\\u") for text in texts)
+        return counted - (-size // self.bytes_per_token)
 
 
-def _prompt_tokens(document: Mapping[str, object], endpoint: Endpoint, counter: _Counter) -> int:
+def _media_of(text: bytes, depth: int = 4) -> Iterator[bytes]:
+    """Yield the data of media in messages, in their parts, and in what those hold."""
+    if not depth or not text.startswith(b"["):
+        return
+    try:
+        parts = _PARTS.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return
+    for part in parts:
+        key = _MEDIA.get(part.type) if isinstance(part.type, str) else None
+        data = b"" if key is None else bytes(getattr(part, key))
+        if len(data) > 2:
+            yield data
+        else:
+            yield from _media_of(bytes(part.content), depth - 1)
+            yield from _media_of(bytes(part.output), depth - 1)
+
+
+def _without(text: bytes, pieces: list[bytes]) -> bytes:
+    """Return a text without these pieces, which it has in this order."""
+    kept, begun = [], 0
+    for piece in pieces:
+        at = text.find(piece, begun)
+        kept.append(text[begun:at])
+        begun = at + len(piece)
+    return b"".join((*kept, text[begun:]))
+
+
+def _prompt_tokens(fields: Any, endpoint: Endpoint, counter: _Counter) -> int:
     firsts, seconds = endpoint.pairs
-    plain = [document[name] for name in endpoint.inputs if document.get(name) and name not in firsts]
-    tokens = counter.tokens(plain)
-    queries = [document[name] for name in firsts if document.get(name)]
+    there = {name: value for name in endpoint.inputs if _is_there(value := getattr(fields, name))}
+    tokens = counter.tokens([value for name, value in there.items() if name not in firsts])
+    queries = [there[name] for name in firsts if name in there]
     if queries:
-        items = sum(_items(document[name]) for name in seconds if document.get(name))
+        items = sum(_items(there[name]) for name in seconds if name in there)
         tokens += counter.tokens(queries) * max(items // sum(map(_items, queries)), 1)
-    return max(tokens, 1)
+    return max(tokens // endpoint.cheap, 1)
 
 
-def _quota_tokens(
-    document: Mapping[str, object], config: GatewayConfig, quota: QuotasConfig, endpoint: Endpoint, size: CallSize
-) -> int:
+def _quota_tokens(fields: Any, config: GatewayConfig, quota: QuotasConfig, endpoint: Endpoint, size: CallSize) -> int:
     """Return what of quotas a prompt reserves: what it may come to, whatever its tokens are.
 
     A limit that the gateway makes for several answers together is at least 1 for each of them.
     """
     counter = _Counter(quota.bytes_per_token, None, config.media_tokens)
-    tokens = _prompt_tokens(document, endpoint, counter) + quota.template_tokens
+    tokens = _prompt_tokens(fields, endpoint, counter) + quota.template_tokens
     return tokens if size.declared else tokens + size.answers - 1
-
-
-def _ids(value: object) -> int | None:
-    """Return how many token ids a list has, or its lists have; None for anything else."""
-    first = value[0] if isinstance(value, list) and value else None
-    try:
-        if type(first) is int:
-            return len(msgspec.convert(value, list[int]))
-        if isinstance(first, list):
-            return sum(map(len, msgspec.convert(value, list[list[int]])))
-    except msgspec.ValidationError:
-        pass
-    return None
-
-
-def _without_data(part: dict[str, Any], keys: tuple[str, str]) -> dict[str, Any] | None:
-    """Return a part of media without its data; None for a part that has none."""
-    outer, inner = keys
-    held = part.get(outer)
-    if isinstance(held, dict):
-        data = held.get(inner) if inner in held else held.get("url")
-        return {**part, outer: {**held, inner: ""}} if isinstance(data, str) else None
-    for key in keys:
-        if isinstance(part.get(key), str):
-            return {**part, key: ""}
-    return None

@@ -1,8 +1,7 @@
 """What the gateway serves, as data: the endpoints that vLLM and SGLang both have, or one of them under OpenAI's names.
 
-An endpoint that computes is gated: its call waits for a place, holds prompt and outputs, and is charged.  One that only
-looks something up, or splits a text into tokens, is passed on to a server for a caller that is known.  Any other path
-is not served, so that a caller reaches no administration of a server.
+A call of one of them waits for a place, holds prompt and outputs, and is charged; what only splits a text into tokens
+is charged a part of its bytes.  Any other path is not served, so that a caller reaches no administration of a server.
 """
 
 from typing import Literal
@@ -15,7 +14,7 @@ Form = Literal["choices", "responses", "messages", "no stream"]
 
 @attrs.frozen
 class Endpoint:
-    """An endpoint that computes.
+    """An endpoint.
 
     `inputs` are the fields that its prompt is made of; a call has one of `needs` at least.  `most` are the fields that
     declare how many tokens an answer may have, and the first of them is the one that a server is told; an endpoint
@@ -35,6 +34,10 @@ class Endpoint:
     form: Form = "no stream"
     refused: tuple[str, ...] = ()
     """Fields that are refused when they are set: work that would outlive its call, or whose size no gateway sees."""
+    cheap: int = 1
+    """So many tokens of its prompt cost as much as one that is computed."""
+    needs_most: bool = False
+    """The protocol wants a limit of outputs, and a server refuses a call without."""
 
     @property
     def generates(self) -> bool:
@@ -45,14 +48,6 @@ class Endpoint:
     def asks_usage(self) -> bool:
         """Whether a stream says its usage only when it is asked to; the other forms always say it."""
         return self.form == "choices"
-
-
-@attrs.frozen
-class Passed:
-    """An endpoint that computes next to nothing: a server answers it at once, and nothing is charged."""
-
-    path: str
-    method: Literal["GET", "POST"]
 
 
 CHAT = Endpoint(
@@ -66,8 +61,8 @@ CHAT = Endpoint(
 )
 COMPLETIONS = Endpoint(
     "/v1/completions",
-    inputs=("prompt", "suffix"),
-    needs=("prompt",),
+    inputs=("prompt", "prompt_embeds", "suffix"),
+    needs=("prompt", "prompt_embeds"),
     most=("max_tokens",),
     most_default=16,
     answers=("n", "best_of"),
@@ -88,6 +83,7 @@ _MESSAGES = Endpoint(
     needs=("messages",),
     most=("max_tokens",),
     form="messages",
+    needs_most=True,
 )
 _QUERIES = ("query", "queries", "text_1", "data_1")
 _DOCUMENTS = ("documents", "items", "text_2", "data_2")
@@ -102,6 +98,10 @@ def _pooling(path: str) -> Endpoint:
     return Endpoint(path, inputs=("input", "text", "messages"), needs=("input", "text", "messages"))
 
 
+def _splitting(path: str, *inputs: str) -> Endpoint:
+    return Endpoint(path, inputs=inputs, needs=inputs, cheap=16)
+
+
 GATED: tuple[Endpoint, ...] = (
     CHAT,
     COMPLETIONS,
@@ -109,14 +109,12 @@ GATED: tuple[Endpoint, ...] = (
     _MESSAGES,
     *map(_pooling, ("/v1/embeddings", "/pooling", "/classify", "/v1/classify")),
     *map(_scoring, ("/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score")),
+    _splitting("/tokenize", "prompt", "messages"),
+    _splitting("/detokenize", "tokens"),
+    _splitting("/v1/messages/count_tokens", "messages", "system", "tools"),
 )
 """What passes the gate.  All of them are POST."""
-PASSED: tuple[Passed, ...] = (
-    Passed("/v1/models", "GET"),
-    Passed("/tokenize", "POST"),
-    Passed("/detokenize", "POST"),
-    Passed("/v1/messages/count_tokens", "POST"),
-)
-"""What a server answers at once."""
+MODELS = "/v1/models"
+"""The models of all servers, or one of them by its name."""
 BY_PATH = {endpoint.path: endpoint for endpoint in GATED}
 """The gated endpoints by their paths."""

@@ -1,6 +1,8 @@
 """What a caller sees of a refusal: OpenAI's errors, Anthropic's at its endpoint, error events of a stream, CORS."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -69,11 +71,20 @@ def error_document(status: int, message: str, form: Form = "choices", code: str 
     return {"error": {"message": message, "type": kind, "param": None, "code": code or usual}}
 
 
-def error_event(message: str, form: Form) -> bytes:
-    """Return the last event of a stream that broke off."""
+def said_error(body: bytes) -> str:
+    """Return what an error of a server says, shortened; empty for what is none."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        said = msgspec.json.decode(body, type=dict[str, Any])
+        found = said.get("error", said)
+        return str(found.get("message", ""))[:1000] if isinstance(found, dict) else ""
+    return ""
+
+
+def error_event(message: str, form: Form, status: int = 502) -> bytes:
+    """Return the last event of a stream that broke off, or came to nothing."""
     if form not in ("responses", "messages"):
-        return b"data: " + msgspec.json.encode(error_document(502, message)) + b"\n\n"
-    document: Document = error_document(502, message, form)
+        return b"data: " + msgspec.json.encode(error_document(status, message)) + b"\n\n"
+    document: Document = error_document(status, message, form)
     if form == "responses":
         document = {"type": "error", "code": "server_error", "message": message, "param": None, "sequence_number": 0}
     return b"event: error\ndata: " + msgspec.json.encode(document) + b"\n\n"

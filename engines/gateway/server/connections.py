@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from aiohttp import HttpVersion10, web
 
-from fairsched.engines.gateway.app import refusal
+from fairsched.engines.gateway.app import ROOM, refusal
 from fairsched.engines.gateway.config import LimitConfig
 from fairsched.engines.gateway.openai import CallError
 
@@ -148,6 +148,7 @@ class Connections:
         self._opening: set[asyncio.Task[None]] = set()
         self._options: dict[str, Any] = {}
         self._told = -math.inf
+        self._room: Callable[[], bool] = lambda: False
         self._descriptors = descriptors()
         self.configure(limits)
 
@@ -204,6 +205,7 @@ class Connections:
     async def start(self, app: web.Application, sockets: Sequence[socket.socket]) -> None:
         """Serve the application at these sockets."""
         app.middlewares.insert(0, self.middleware)
+        self._room = app.get(ROOM, lambda: False)
         self._options = {
             "access_log": None,
             "lingering_time": LINGER_SECONDS,
@@ -281,12 +283,13 @@ class Connections:
     # --- room -------------------------------------------------------------------------------------------------------
 
     def _make_room(self) -> bool:
-        """Close the connection that has been without a call for longest; returns whether there was one."""
+        """Close the connection that has been without a call for longest, or cut a body off.  Returns whether there was
+        one."""
         for found in (self.idle, self.heads):
             if found:
                 self._close(next(iter(found)))
                 return True
-        return False
+        return self._room()
 
     def _close(self, connection: Connection) -> None:
         self.idle.pop(connection, None)

@@ -1,9 +1,11 @@
 """The servers behind a gateway: calls to them, which are there, which take calls. Read `upstream` first, then `health`.
 
-`upstream` is one call to one of them, `watch` its time, `health` which take calls, `fleet` all of it for an account.
+`upstream` is one call to one of them, `watch` its time, `health` which take calls, `models` what they serve, `fleet`
+all of it for an account.
 """
 
 from fairsched.engines.gateway.servers.fleet import Fleet
+from fairsched.engines.gateway.servers.models import Models
 from fairsched.engines.gateway.servers.retries import RetryBudget
 from fairsched.engines.gateway.servers.target import Upstream, Why
 from fairsched.engines.gateway.servers.upstream import (
@@ -18,6 +20,6 @@ from fairsched.engines.gateway.servers.upstream import (
 from fairsched.engines.gateway.servers.watch import ServerLateError, Watch, Watches
 
 __all__ = [
-    "BrokenError", "Fleet", "RetryBudget", "ServerAnswer", "ServerFailedError", "ServerLateError", "UnsendableError",
-    "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers"
+    "BrokenError", "Fleet", "Models", "RetryBudget", "ServerAnswer", "ServerFailedError", "ServerLateError",
+    "UnsendableError", "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers"
 ]  # fmt: skip

@@ -121,8 +121,9 @@ def new_session() -> aiohttp.ClientSession:
 
 
 async def _sent(_: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceRequestHeadersSentParams) -> None:
-    watch: Watch = context.trace_request_ctx
-    watch.sent()
+    watch: Watch | None = context.trace_request_ctx
+    if watch is not None:
+        watch.sent()
 
 
 @asynccontextmanager

@@ -97,9 +97,9 @@ async def dying(after: bytes) -> AsyncIterator[str]:
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        size = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        await reader.readexactly(size)
-        writer.write(after)
+        sizes = [int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        await reader.readexactly(sum(sizes))
+        writer.write(after if head.startswith(b"POST") else b"")
         await writer.drain()
         writer.close()
 

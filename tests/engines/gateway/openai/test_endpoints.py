@@ -1,17 +1,20 @@
 """Endpoints through the gateway: what they are charged, what callers see, and what the server is told."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
-from fairsched.engines.gateway.openai import GATED, PASSED
+from fairsched.engines.gateway.config import LimitConfig, QuotasConfig
+from fairsched.engines.gateway.openai import GATED
 from tests.support.adapters.gateway_scenarios import World, world
 from tests.support.adapters.http import served, streamed
-from tests.support.adapters.loops import in_loop
+from tests.support.adapters.loops import in_loop, until
 
 
 def event(document: Any, name: str | None = None) -> bytes:
@@ -23,19 +26,21 @@ class Model:
     """A server of all endpoints that answers with what it is given, and says usage as vLLM does: in a stream of chats
     or completions only where it is asked to."""
 
-    def __init__(self, events: Sequence[bytes] = (), answer: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, events: Sequence[bytes] = (), answer: dict[str, Any] | None = None, models: Sequence[str] = ()
+    ) -> None:
         self.events = events
         self.usage: dict[str, Any] = {"prompt_tokens": 30, "completion_tokens": 200}
         self.answer = answer or {"usage": self.usage}
+        self.models = [{"id": name, "max_model_len": 512} for name in models]
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.app = web.Application()
         for path in [endpoint.path for endpoint in GATED]:
             self.app.router.add_post(path, self._answer)
-        for passed in PASSED:
-            self.app.router.add_route(passed.method, passed.path, self._passed)
+        self.app.router.add_get("/v1/models", self._models)
 
-    async def _passed(self, request: web.Request) -> web.Response:
-        return web.json_response({"path": request.path, "body": (await request.read()).decode()})
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": self.models})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -110,31 +115,76 @@ async def test_responses_and_messages_are_charged_by_their_own_usage() -> None:
 @in_loop
 async def test_what_generates_nothing_is_charged_its_input() -> None:
     """Embeddings, pooling, scores and ranks: prompt tokens as the server says, no outputs; without a word of the
-    server, the estimate."""
+    server, the estimate, and of what only splits texts into tokens a sixteenth of that."""
     for endpoint in GATED:
         if endpoint.generates:
             continue
         body = {"input": "x" * 400, "text": "x" * 400, "query": "q" * 400, "documents": ["d" * 396]}
+        body |= {"prompt": "x" * 6400, "tokens": [1] * 1600, "system": "x" * 6380, "messages": "x"}
         for answer, prompt in (({"usage": {"prompt_tokens": 30, "total_tokens": 30}}, 30), ({"data": [1] * 99}, None)):
             async with modelled(Model(answer=answer)) as here:
                 assert (await here.http.post(endpoint.path, json=body, headers=USER)).json() == answer
                 said = await charged(here)
                 assert said[1] == 0
-                assert said[0] == prompt or (prompt is None and 100 <= said[0] <= 201)
+                assert said[0] == prompt or (prompt is None and 99 <= said[0] <= 201)
 
 
 @in_loop
-async def test_what_is_looked_up_is_passed_on_for_known_callers_and_charged_nothing() -> None:
-    """Models and tokens: a server's answer, no place, no charge; an unknown caller gets 401."""
-    async with modelled(Model(), unknown_clients="reject", identify="key") as here:
-        for passed in PASSED:
-            assert (await here.http.request(passed.method, passed.path)).status == 401
-    async with modelled(Model(), unknown_clients="own") as here:
-        for passed in PASSED:
-            content = b'{"prompt": "a"}' if passed.method == "POST" else b""
-            answer = await here.http.request(passed.method, passed.path, content=content, headers=USER)
-            assert answer.json() == {"path": passed.path, "body": content.decode()}
-        assert here.status["clients"] == {}
+async def test_models_are_those_of_all_servers_and_calls_go_where_theirs_is() -> None:
+    """Each is listed once, for known callers; a call of a model that no server lists goes anywhere.  A model is found
+    by its name, with a slash in it or behind it, and by `HEAD`."""
+    one, two = Model(models=["a/x", "both"]), Model(models=["b", "both"])
+    async with served(one.app) as first, served(two.app) as second, world(first, second) as here:
+        await until(lambda: len(here.gateway.models._of) == 2)
+        listed = await here.http.get("/v1/models", headers=USER)
+        assert [each["id"] for each in listed.json()["data"]] == ["a/x", "both", "b"]
+        assert (await here.http.get("/v1/models/a/x", headers=USER)).json()["max_model_len"] == 512
+        assert (await here.http.request("HEAD", "/v1/models/", headers=USER)).status == 200
+        for name in ("a/x", "b", "both", "other", None):
+            body = {**PLAIN, "model": name, "max_tokens": 3}
+            calls = [here.http.post(f"{CHAT}/", json=body, headers=USER) for _ in range(4)]
+            assert {answer.status for answer in await asyncio.gather(*calls)} == {200}
+        asked = [[body["model"] for _, body in each.asked] for each in (one, two)]
+        assert (asked[0].count("a/x"), asked[1].count("b")) == (4, 4)
+        assert "b" not in asked[0]
+        assert "a/x" not in asked[1]
+        assert asked[0].count("both") == asked[1].count("both") == 2
+    async with modelled(Model(models=["a"]), unknown_clients="reject", identify="key") as here:
+        assert (await here.http.get("/v1/models")).status == 401
+        assert (await here.http.post("/tokenize", json={"prompt": "a"})).status == 401
+
+
+@in_loop
+async def test_what_splits_texts_waits_like_any_call_and_goes_to_all_servers() -> None:
+    """Calls of /tokenize are spread and charged, and a client has so many that wait."""
+    models = Model(), Model()
+    async with served(models[0].app) as first, served(models[1].app) as second, world(first, second) as here:
+        body = {"prompt": "x" * 640}
+        calls = [here.http.post("/tokenize", json=body, headers=USER) for _ in range(6)]
+        assert {answer.status for answer in await asyncio.gather(*calls)} == {200}
+        assert [len(each.asked) for each in models] == [3, 3]
+        assert (await charged(here))[0] == 6 * 30
+    limits = LimitConfig(waiting_per_client=1)
+    async with modelled(Model(answer={}), window_requests=1, limits=limits) as here:
+        calls = [here.http.post("/tokenize", json=body, headers=USER) for _ in range(20)]
+        assert 429 in {answer.status for answer in await asyncio.gather(*calls)}
+
+
+@in_loop
+async def test_a_chat_that_names_no_limit_is_answered_as_it_is_without_a_gateway() -> None:
+    """Its server is told none, whatever is reserved; where quotas must hold, one that fits into the model's context."""
+    model = Model(models=["a"])
+    async with modelled(model) as here:
+        await until(lambda: here.gateway.models._of)
+        body = {**PLAIN, "model": "a"}
+        assert (await here.http.post(CHAT, json=body, headers=USER)).status == 200
+        assert model.asked == [(CHAT, body)]
+        here.gateway.configure(msgspec.structs.replace(here.gateway.config, quota=QuotasConfig()))
+        assert (await here.http.post(CHAT, json=body, headers=USER)).status == 200
+        assert 200 < model.asked[-1][1]["max_tokens"] < 512 - 20
+        large = {**body, "max_tokens": 900}
+        assert (await here.http.post(CHAT, json=large, headers=USER)).status == 200
+        assert model.asked[-1][1] == large
 
 
 @in_loop
@@ -146,7 +196,7 @@ async def test_what_is_not_served_is_an_error_of_the_protocol() -> None:
             ("POST", "/v1/load_lora_adapter", 404, "unknown_url"),
             ("POST", "/flush_cache", 404, "unknown_url"),
             ("GET", "/v1/responses/resp_1", 404, "unknown_url"),
-            ("POST", "/v1/completions/", 404, "unknown_url"),
+            ("GET", "/v1/models/other", 404, "model_not_found"),
             ("GET", "/v1/completions", 405, "method_not_supported"),
             ("DELETE", "/v1/models", 405, "method_not_supported"),
         ):

@@ -37,7 +37,8 @@ class Told(Fake):
 
     @web.middleware
     async def _remember(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        if request.method == "POST":
+            self.headers.append({name.lower(): value for name, value in request.headers.items()})
         response: web.StreamResponse = await handler(request)
         return response
 
