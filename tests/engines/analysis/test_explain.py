@@ -226,15 +226,6 @@ def test_request_that_never_arrived(tmp_path: Path) -> None:
         explain(log.path, 1, build)
 
 
-def test_cancelled_request_is_explained(tmp_path: Path) -> None:
-    """A request whose caller gave up while it waited is explained up to then."""
-    impatient = msgspec.structs.replace(job(1, 0, 0, 20, 1), cancel_after_ns=60)
-    life = explain(written(tmp_path, [job(0, 0, 0, 30, 3), impatient]).path, 1, build)
-    assert life.outcome == "cancelled"
-    assert life.waited == {"memory": 60}
-    assert life.ttft_ns is None
-
-
 def test_open_end_of_an_interrupted_log(tmp_path: Path) -> None:
     """In a log that ends too early a request is explained as far as the log goes."""
     log = written(tmp_path, [job(0, 0, 0, 30, 3), job(1, 0, 0, 20, 1)], complete=False)
@@ -262,12 +253,3 @@ def test_changed_log_is_not_explained(at: int) -> None:
         log.path.write_bytes(b"".join(lines))
         with pytest.raises(ExplainError, match=r"log_sha256 is .* the log was changed"):
             explain(log.path, 2, build)
-
-
-def test_impossible_log_is_not_explained(tmp_path: Path) -> None:
-    """A log without hash whose events cannot follow each other is refused at the line."""
-    log = written(tmp_path, [job(0, 0, 0, 5, 1), job(1, 0, 0, 5, 2)], complete=False)
-    lines = [line for line in log.path.read_bytes().splitlines(keepends=True) if not line.startswith(b'["Prefilled"')]
-    log.path.write_bytes(b"".join(lines))
-    with pytest.raises(ExplainError, match=r"log, line \d+: "):
-        explain(log.path, 1, build)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis import assumption_monitor, replay
 from fairsched.engines.analysis.log_replay import ReplayReport
 from fairsched.engines.logs import CanonicalLog, LogReader
-from fairsched.engines.logs.log_file import line_of
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.workloads import generate
 from fairsched.model.events import Event, Preempted
@@ -118,13 +117,6 @@ def replay_of(raw: bytes) -> ReplayReport:
         return replay(path, build)
 
 
-def test_report_says_equal(demo: Written) -> None:
-    """The report of an untouched log says so, in plain lines and as values."""
-    report = replay(demo.path, build)
-    assert report.text().splitlines()[-1].startswith("equal: ")
-    assert msgspec.json.decode(msgspec.json.encode(report.to_json()))["equal"] is True
-
-
 @given(
     st.sampled_from(["first", "second", "last", "any"]), st.integers(0, 2**16), st.integers(0, 2**16), st.integers(0, 7)
 )
@@ -203,20 +195,3 @@ def test_cut_off_log_is_replayed_as_far_as_it_goes(kept: float, demo: Written) -
     assert report.difference is None
     assert report.events > 0
     assert "interrupted" in report.text()
-
-
-def test_interrupted_run_leaves_a_readable_log(tmp_path: Path) -> None:
-    """A writer that was left before the end leaves all events and no last line."""
-    written = write(tmp_path / "log", generate("demo", limit=20), PLAIN, complete=False)
-    report = replay(written.path, build)
-    assert (report.complete, report.equal, report.difference) == (False, False, None)
-    assert report.log_sha256 == written.log_sha256
-
-
-def test_log_is_streamed(tmp_path: Path) -> None:
-    """Each event is in the file's stream when it happens: a writer holds no more than what is not yet defined."""
-    written = write(tmp_path / "log", generate("demo", limit=20), PLAIN)
-    whole = written.path.read_bytes().splitlines()
-    lines = [line for line in whole if line.startswith(b'["') and b'["request"' not in line]
-    log = LogReader(written.path)
-    assert [line_of(event) for _, event in log] == lines

@@ -179,14 +179,6 @@ def test_names_of_an_audit_are_safe_in_every_line(log: Path) -> None:
         assert safe_text(f"client {name}" if name.isdigit() else name) in shown
 
 
-def test_an_explanation_fits_terminals(tmp_path: Path) -> None:
-    """So does the life of a request."""
-    assert main(["compare", "--limit", "12", "--policies", "dlpm", "--log", str(tmp_path)]) == 0
-    (path,) = tmp_path.glob("*.jsonl")
-    for width in WIDTHS:
-        assert max(map(cell_len, Terminal(width).run("audit", str(path), "--explain", "5"))) <= width
-
-
 CELLS = st.text("0123456789.,%k ", min_size=1, max_size=12).map(str.strip).filter(bool)
 TITLES = st.text(st.sampled_from("abc日é\u0301\n-"), max_size=30).map(safe_text)
 COLUMNS = st.lists(

@@ -162,16 +162,6 @@ def test_a_tree_of_thoughts_has_the_paper_s_size(kind: str, requests: int, branc
         assert common_tokens(one.request.prompt, other.request.prompt) == jobs[0].request.prompt.blocks * BLOCK_TOKENS
 
 
-def test_trees_of_a_client_share_its_header_only() -> None:
-    """Two trees have the few-shot header in common when they are of one client, and nothing otherwise."""
-    made = generate("tree-of-thoughts", clients=2, trees=3, header_tokens=64, question_tokens=80)
-    roots = [jobs[0].request for jobs in programs_of(made).values()]
-    for one in roots:
-        for other in roots:
-            if one is not other:
-                assert common_tokens(one.prompt, other.prompt) == (64 if one.client == other.client else 0)
-
-
 @pytest.mark.parametrize(("kind", "dimensions"), [("none", 2), ("more-requests", 16)])
 def test_a_judge_branches_solves_and_merges(kind: str, dimensions: int) -> None:
     """The dimensions are solved after the branch, and the merge waits for all of them; all share the article."""
@@ -186,15 +176,6 @@ def test_a_judge_branches_solves_and_merges(kind: str, dimensions: int) -> None:
         article = jobs[0].request.prompt
         for job in jobs[1:]:
             assert common_tokens(article, job.request.prompt) == article.blocks * BLOCK_TOKENS
-
-
-def test_a_judge_s_longer_prefix_is_600_tokens() -> None:
-    """Each article of client 0 has 600 tokens more before it, the same each time."""
-    plain, longer = (generate("llm-judge", misbehave=kind, clients=1, articles=4) for kind in ("none", "longer-prefix"))
-    for before, after in zip(plain.jobs, longer.jobs, strict=True):
-        assert after.request.prompt_tokens == before.request.prompt_tokens + 600
-    first, second = (jobs[0].request.prompt for jobs in list(programs_of(longer).values())[:2])
-    assert common_tokens(first, second) == 664 // BLOCK_TOKENS * BLOCK_TOKENS
 
 
 def test_a_chat_s_history_grows() -> None:
@@ -214,18 +195,6 @@ def test_a_chat_s_history_grows() -> None:
                 == before.request.prompt.blocks * BLOCK_TOKENS
             )
     assert turns > 30
-
-
-def test_the_showcase_scales_with_its_duration() -> None:
-    """Twice the duration is twice the requests of every client; only the flood shares a prefix."""
-    short, long = (generate("showcase", duration_s=duration, hot_rate=8, cold_rate=3) for duration in (5, 10))
-    count = [Counter(job.request.client for job in made.jobs) for made in (short, long)]
-    assert count[0] == {0: 40, 1: 15, 2: 15}
-    assert count[1] == {0: 80, 1: 30, 2: 30}
-    firsts: dict[int, set[bytes]] = defaultdict(set)
-    for job in short.jobs:
-        firsts[job.request.client].add(job.request.prompt.keys[:KEY_BYTES])
-    assert [len(firsts[client]) for client in range(3)] == [1, 15, 15]
 
 
 @given(steps=st.integers(1, 60))
@@ -298,13 +267,6 @@ def test_prompts_share_exactly_their_common_content(seed: int, cut: int, split: 
     assert prompt_of(text[:split], text[split:]) == whole
     assert common_tokens(whole, prompt_of(changed)) == min(cut // BLOCK_TOKENS, whole.blocks) * BLOCK_TOKENS
     assert np.frombuffer(whole.keys, "<i8").min() >= 0
-
-
-def test_fresh_tokens_never_recur() -> None:
-    """A source gives distinct tokens, and sources of different words differ."""
-    streams = [TokenSource(0, 1), TokenSource(0, 2), TokenSource(1, 1)]
-    drawn = np.concatenate([source.fresh(size) for source in streams for size in (1, 1000, 5000)])
-    assert len(np.unique(drawn)) == len(drawn)
 
 
 @pytest.mark.parametrize("phases", ["LPLD", "LPHD", "HPLD", "HPHD"])

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.workloads import ClientSpec, WorkloadError, generate, load_trace, save_workload
-from fairsched.engines.workloads.readers.formats import FORMATS, recognise
 from fairsched.engines.workloads.readers.rows import number_ns, seconds_ns
 from fairsched.engines.workloads.sampling.programs import rate_ratio, scaled_ns
 from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
@@ -138,14 +137,6 @@ def test_optional_keys_say_all_that_a_workload_says(tmp_path: Path) -> None:
     assert (four.request.max_output_tokens, four.request.predicted_output_tokens) == (9, 8)
     # Linked calls are one program, named after the root; the second root belongs to no program.
     assert [job.program for job in workload.jobs] == [0, None, 0, 0]
-
-
-def test_the_first_line_says_the_format(tmp_path: Path) -> None:
-    """Each format is recognised by its header or keys."""
-    arena = "req_id,arrival_s,client,input_tokens,output_tokens\n0,0,a,1,1\n"
-    known = {AZURE: "azure", arena: "arena", MOONCAKE: "mooncake", OWN: "mooncake"}
-    for text, name in (known | {BURSTGPT: "burstgpt", BAILIAN: "bailian"}).items():
-        assert recognise(written(tmp_path, text)) is FORMATS[name]
 
 
 @given(ns=st.integers(0, 10**18))
@@ -352,15 +343,3 @@ def test_a_trace_may_be_packed_or_come_through_a_pipe(tmp_path: Path, pack: Call
                 assert load_trace(f"/dev/fd/{out}", format=format).jobs == jobs
         finally:
             os.close(out)
-
-
-def test_a_generated_workload_survives(tmp_path: Path) -> None:
-    """A saved generator's workload is recognised by content and has the same jobs."""
-    made = generate("llm-judge", clients=3, articles=2, misbehave="more-requests")
-    save_workload(made, tmp_path / "judge.jsonl")
-    read = load_trace(tmp_path / "judge.jsonl")
-    names = [made.clients[job.request.client].name for job in made.jobs]
-    assert [read.clients[job.request.client].name for job in read.jobs] == names
-    assert [(job.request.prompt, job.after, job.program) for job in read.jobs] == [
-        (job.request.prompt, job.after, job.program) for job in made.jobs
-    ]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,18 +152,6 @@ def test_arrivals_follow_the_rate() -> None:
         generate("video-qa", rate=25, arrivals="gamma"),
     ):
         assert len(made.jobs) / (made.jobs[-1].request.arrival_ns / 1e9) == pytest.approx(25, rel=0.15), made.name
-
-
-def test_arrivals_may_be_those_of_a_trace(tmp_path: Path) -> None:
-    """`gaps` names a trace file: its times between arrivals come in the place of the process's."""
-    path = tmp_path / "arena.csv"
-    rows = "".join(f"{i},{i * i},a,5,5\n" for i in range(14))
-    path.write_text("req_id,arrival_s,client,input_tokens,output_tokens\n" + rows)
-    made = generate("video-qa", documents=4, sharers=3, rate=6, gaps=str(path))
-    times = np.array([job.request.arrival_ns for job in made.jobs])
-    assert np.diff(times) / times[0] == pytest.approx([2 * i + 1 for i in range(1, 12)], rel=1e-6)
-    with pytest.raises(WorkloadError, match="no such file"):
-        generate("video-qa", gaps="nowhere.csv")
 
 
 def test_a_mixture_keeps_its_parts() -> None:

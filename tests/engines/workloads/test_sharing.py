@@ -99,18 +99,3 @@ def test_a_tool_s_instructions_are_the_key_portion() -> None:
         KeyPortion(tokens=48, sharers=2, prompts=(1,)),
         KeyPortion(tokens=160, sharers=1, prompts=(3,)),
     ]
-
-
-def test_a_longer_history_keeps_the_key_portion_of_the_shorter() -> None:
-    """Prompts that continue one another share the first one's, until a step is longer than all before it."""
-    steps = [prompt(16, list(range(blocks))) for blocks in (10, 12, 14, 40)]
-    assert key_portions(steps) == [
-        KeyPortion(tokens=160, sharers=4, prompts=(0, 1, 2)),
-        KeyPortion(tokens=416, sharers=1, prompts=(3,)),
-    ]
-
-
-def test_equal_and_empty_sequences() -> None:
-    """No prompt has no key portion, and equal prompts share theirs."""
-    assert key_portions([]) == []
-    assert key_portions([prompt(4, [7, 7])] * 3) == [KeyPortion(tokens=8, sharers=3, prompts=(0, 1, 2))]
