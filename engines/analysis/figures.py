@@ -208,7 +208,7 @@ def safe_text(text: str, most: int | None = NAME_MAX) -> str:
     if not (text.isascii() and text.isprintable()):
         text = "".join(map(_safe_cluster, clusters(text)))
     if most is not None and len(text) > most:
-        text = shortened(text, most, len)
+        text = shortened(text, most)
     return f"{_ISOLATE}{text}{_ISOLATED}" if any(map(_runs_left, text)) else text
 
 
@@ -224,22 +224,19 @@ def clusters(text: str) -> list[str]:
     return found
 
 
-def shortened(text: str, most: int, length: Callable[[str], int], tail: float = 0.5) -> str:
-    """Return the text with its middle left out, so that what `length` says of it is at most `most`.
-
-    `tail` is the share of what stays that is at the end.
-    """
-    if length(text) <= most:
+def shortened(text: str, most: int) -> str:
+    """Return the text with its middle left out, in at most `most` characters."""
+    if len(text) <= most:
         return text
     pieces = clusters(text)
     rest = max(most - 1, 0)
-    behind = _fitting(pieces[::-1], int(rest * tail), length)[::-1]
-    return "".join((*_fitting(pieces, rest - length("".join(behind)), length), ELLIPSIS, *behind))
+    behind = _fitting(pieces[::-1], rest // 2)[::-1]
+    return "".join((*_fitting(pieces, rest - len("".join(behind))), ELLIPSIS, *behind))
 
 
-def _fitting(pieces: Sequence[str], most: int, length: Callable[[str], int]) -> list[str]:
+def _fitting(pieces: Sequence[str], most: int) -> list[str]:
     """Return the first pieces that are together no longer than `most`."""
-    lengths = accumulate(map(length, pieces))
+    lengths = accumulate(map(len, pieces))
     return list(pieces[: sum(1 for _ in takewhile(lambda each: each <= most, lengths))])
 
 

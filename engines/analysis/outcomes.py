@@ -130,18 +130,18 @@ def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: flo
     return Summary(total / count / scale, *ranks)
 
 
-def weighted_summary(samples: Ints, weights: Ints, scale: float = 1e3) -> Summary:
-    """Return the summary of ascending samples each of which occurs so often.
+def weighted_summary(samples: Ints, weights: Ints) -> Summary:
+    """Return the summary of ascending samples, each of which occurs so often, divided by 1,000.
 
-    >>> weighted_summary(np.array([1, 9]), np.array([3, 1]), 1) == summary(np.array([1, 1, 1, 9]), 1)
+    >>> weighted_summary(np.array([1, 9]), np.array([3, 1])) == summary(np.array([1, 1, 1, 9]))
     True
     """
     count = int(weights.sum())
     if not count:
         return Summary()
     places = np.searchsorted(np.cumsum(weights), [(percent * count + 99) // 100 for percent in _PERCENT])
-    ranks = (sample / scale for sample in samples[places].tolist())
-    return Summary(int((samples * weights).sum()) / count / scale, *ranks)
+    ranks = (sample / 1e3 for sample in samples[places].tolist())
+    return Summary(int((samples * weights).sum()) / count / 1e3, *ranks)
 
 
 def sorted_rows(*columns: Ints) -> tuple[Ints, ...]:

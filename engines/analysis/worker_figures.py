@@ -171,6 +171,16 @@ def _waiting(trace: Tables) -> Table:
     return _levels(trace, [arrived, trace[ev.Preempted]], [trace[ev.Admitted], *left])
 
 
+def occupied_ns(trace: Tables) -> Ints:
+    """Return for each worker how long any request was there, waiting or running."""
+    arrived = _somewhere(trace[ev.Arrived])
+    left = [_somewhere(trace[kind]) for kind in (ev.Finished, ev.Cancelled, ev.Rejected, ev.Migrated)]
+    # Who is rejected at the door was never there.
+    left = [_somewhere(table, np.isin(_pairs(table), _pairs(arrived))) for table in left if table["position"].size]
+    there = _levels(trace, [arrived], left)
+    return _integral(there, np.minimum(there["level"], 1), int(there["worker"].max(initial=-1)) + 1, 0)
+
+
 def _running(trace: Tables) -> Table:
     """Return requests in each worker's batch, whenever that changes."""
     left = [_somewhere(trace[kind], trace[kind]["was_running"] == 1) for kind in (ev.Cancelled, ev.Migrated)]

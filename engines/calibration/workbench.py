@@ -64,9 +64,9 @@ class Workbench:
         limits = {"max_batched_tokens": str(self.chunk_max), "max_running": str(self.spec.batch_max)}
         return with_parameters(local_policy(name), limits | dict(params or {}))
 
-    def facts(self, policy: str, dated: str | None = None) -> EngineFacts:
+    def facts(self, policy: str) -> EngineFacts:
         """Return what a preset says of the engine."""
-        facts = self.spec.facts | {"chunk_max": self.chunk_max, "policy": policy, "clock": self.clock, "dated": dated}
+        facts = self.spec.facts | {"chunk_max": self.chunk_max, "policy": policy, "clock": self.clock}
         return msgspec.convert(facts, EngineFacts)
 
     def measured(self, policy: str, repeats: int, seed: int = 0, progress: Progress | None = None) -> list[Measured]:
@@ -121,19 +121,17 @@ def calibrate(
     *,
     repeats: int = 5,
     seed: int = 0,
-    name: str | None = None,
-    dated: str | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Time the engine over a grid of steps, fit its latency model, and judge that by steps that were not fitted.
 
-    `name` is the preset's (None: after the model and the device), `dated` a date that it shall say.  Raises `FitError`.
+    The preset is called after the model and the device.  Raises `FitError`.
     """
-    facts = bench.facts(policy, dated)
+    facts = bench.facts(policy)
     steps = bench.measured(policy, repeats, seed, progress)
     return calibrated(
         steps,
-        name=name or f"{facts.model}-{facts.device}",
+        name=f"{facts.model}-{facts.device}",
         source=source_of(facts),
         kv_capacity_tokens=bench.kv_capacity_tokens,
     )

@@ -5,17 +5,16 @@ while it had, until it is let in: what the theorems bound.  With "requests", a r
 admission.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
-from fairsched.engines.analysis import EventTables, Measures, Outcomes, Summary, run_charging, summary
+from fairsched.engines.analysis import EventTables, Measures, Outcomes, Summary, occupied_ns, run_charging, summary
 from fairsched.engines.analysis.audit import without_service
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
-from fairsched.model.events import Admitted, Arrived, Cancelled, Finished, Migrated, Rejected
+from fairsched.model.events import Admitted, Arrived
 from fairsched.model.request import Workload
 from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, busiest, charges, service_gap
 from fairsched.policies.base import Limits
@@ -166,29 +165,11 @@ def _rate(trace: Tables, charged: Table, charging: Charging) -> float:
     costs = charged["amount"]
     if charging.multipliers:
         costs = costs // np.array(charging.multipliers, dtype=np.int64)[charged["client"]]
-    gone = [trace[kind] for kind in (Finished, Cancelled, Rejected, Migrated)]
-    rates = []
-    for worker in np.unique(trace[Arrived]["worker"]).tolist():
-        busy_ns = _busy_ns(_at(trace[Arrived], worker), [_at(table, worker) for table in gone]) if worker >= 0 else 0
-        if busy_ns:
-            rates.append(int(costs[charged["worker"] == worker].sum()) * 1e9 / busy_ns)
-    return min(rates, default=0.0)
-
-
-def _at(table: Table, worker: int) -> Table:
-    return _only(table, table["worker"] == worker)
-
-
-def _busy_ns(came: Table, gone: Sequence[Table]) -> int:
-    """Return how long any request was there."""
-    # Who is rejected at the door was never there.
-    left = [_only(table, np.isin(table["request_id"], came["request_id"])) for table in gone]
-    position, time_ns = (np.concatenate([table[name] for table in (came, *left)]) for name in ("position", "time_ns"))
-    order = np.argsort(position)
-    change = np.where(np.arange(len(position)) < len(came["position"]), 1, -1)[order]
-    there = np.cumsum(change) > 0
-    return int(np.diff(time_ns[order])[there[:-1]].sum())
-
-
-def _only(table: Table, rows: npt.NDArray[np.bool_]) -> Table:
-    return {name: values[rows] for name, values in table.items()}
+    return min(
+        (
+            int(costs[charged["worker"] == worker].sum()) * 1e9 / busy_ns
+            for worker, busy_ns in enumerate(occupied_ns(trace).tolist())
+            if busy_ns
+        ),
+        default=0.0,
+    )

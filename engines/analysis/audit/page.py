@@ -221,7 +221,7 @@ def _waiting(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
             style = report.line_style(place)
             foot = len(rows) - 1 - place
             axes.fill_between(seconds, foot, foot + 0.92 * course / most, step="post", color=style["color"], alpha=0.8)
-        names = [shortened(audit.who(client), report.LABEL, len) for client in reversed(rows)]
+        names = [shortened(audit.who(client), report.LABEL) for client in reversed(rows)]
         axes.set_yticks(range(len(rows)), names, va="bottom")
         axes.set(xlim=(0, axis.span_s), ylim=(-0.05, len(rows)), xlabel=axis.label())
         axis.put_on([axes])
@@ -327,7 +327,7 @@ def _starved(audit: Audit) -> report.Plot | None:
             longest = sorted(several, key=lambda stretch: -stretch.length_ns)[:_BARS_MAX]
             bars = [((stretch.start_ns - origin) / 1e9, stretch.length_ns / 1e9) for stretch in longest]
             axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=report.COLOURS[1])
-        names = [shortened(audit.who(client), report.LABEL, len) for client, _ in reversed(starving)]
+        names = [shortened(audit.who(client), report.LABEL) for client, _ in reversed(starving)]
         axes.set_yticks(range(len(starving)), names)
         axes.set_ylim(-0.6, len(starving) - 0.4)
         axes.set(xlim=(0, axis.span_s), xlabel=axis.label())

@@ -352,7 +352,7 @@ def panels_of(figure: "Figure", titles: Sequence[str], ylabel: str, axis: TimeAx
     for axes in grid[len(titles) :]:
         axes.set_visible(False)
     for i, (axes, title) in enumerate(zip(grid, titles, strict=False)):
-        axes.set_title(shortened(title, LABEL * 2 // columns + 4, len), loc="left", wrap=True)
+        axes.set_title(shortened(title, LABEL * 2 // columns + 4), loc="left", wrap=True)
         axes.tick_params(labelbottom=i + columns >= len(titles))
     axis.put_on(grid, 3 if columns > 1 else TICKS)
     figure.supxlabel(axis.label(), fontsize=FONT)
@@ -380,7 +380,7 @@ def point_labels(axes: "Axes", rows: Iterable[tuple[float, float, str]]) -> None
 
     Where points lie on each other their labels stand above one another.  Limits must be set before.
     """
-    points = sorted({(x, y, shortened(label, LABEL + 7, len)) for x, y, label in rows})
+    points = sorted({(x, y, shortened(label, LABEL + 7)) for x, y, label in rows})
     axes.autoscale_view()
     extent, figure = axes.get_window_extent(), axes.get_figure()
     assert figure is not None

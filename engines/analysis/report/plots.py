@@ -127,7 +127,7 @@ def _balance(comparison: Compared) -> canvas.Plot:
         grid[1].set_xlim(0, 103)
         grid[2].set_xlim(0, 103)
         grid[0].set_xlim(right=max(grid[0].get_xlim()[1], 110))
-        grid[0].set_yticks(range(len(labels)), [shortened(label, canvas.LABEL, len) for label in labels])
+        grid[0].set_yticks(range(len(labels)), [shortened(label, canvas.LABEL) for label in labels])
         grid[0].set_ylim(len(labels) - 0.4, -0.6)
 
     return canvas.drawn(
@@ -311,7 +311,7 @@ def phases(comparison: Compared) -> canvas.Plot | None:
             seconds = np.array(means) / 1e6
             axes.barh(rows, seconds, left=ends, color=canvas.COLOURS[i], height=0.6)
             ends += seconds
-        axes.set_yticks(rows, [shortened(label, canvas.LABEL, len) for label in labels])
+        axes.set_yticks(rows, [shortened(label, canvas.LABEL) for label in labels])
         axes.set(xlabel="mean time of a request, seconds", xlim=(0, None), ylim=(len(labels) - 0.5, -0.5))
 
     return canvas.drawn(

@@ -8,7 +8,7 @@ import attrs
 from fairsched.engines.analysis import safe_text, share, time
 from fairsched.engines.analysis.audit import Audit
 from fairsched.engines.calibration.from_log import LogFit
-from fairsched.engines.capacity.advice.effects import Effects, Group
+from fairsched.engines.capacity.advice.effects import Effects
 from fairsched.engines.capacity.advice.window import LogWindow
 from fairsched.engines.capacity.tuning import Tuning
 from fairsched.engines.logs.access import AccessLog
@@ -61,22 +61,34 @@ class Advice:
     @property
     def paragraph(self) -> str:
         """The advice in a few sentences."""
-        return " ".join(paragraph(self))
+        return " ".join(self.sentences())
+
+    def sentences(self) -> list[str]:
+        """Return the advice in sentences, the verdict first."""
+        said = [verdict(self), *_harm(self), *_effect(self), *_certainty(self), *next_steps(self)[:1]]
+        if self.models:
+            first, *others = (safe_text(name) for name in self.models)
+            apart = f"{_listed(others)} had servers of their own: choose them with --only model=NAME."
+            said.append(f"This is about {first}; {apart}")
+        return said
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of `fairsched advise --json`: plain values, None where there is nothing to say."""
-        return document(self)
-
-
-def paragraph(advice: Advice) -> list[str]:
-    """Return the sentences of the advice, the verdict first."""
-    said = [verdict(advice), *_harm(advice), *_effect(advice), *_certainty(advice), *next_steps(advice)[:1]]
-    if advice.models:
-        first, *others = (safe_text(name) for name in advice.models)
-        said.append(
-            f"This is about {first}; {_listed(others)} had servers of their own: choose them with --only model=NAME."
-        )
-    return said
+        effects = self.effects
+        return {
+            "verdict": self.verdict,
+            "paragraph": self.paragraph,
+            "complete": self.complete,
+            "why_not": self.why_not or None,
+            "harmed": [self.audit.clients[client].name for client in self.harmed],
+            "policy": self.policy,
+            "quantum": self.quantum,
+            "log_more": to_log(self.log),
+            "calibration": None if self.fit is None else self.fit.to_json(),
+            "effects": None if effects is None else effects.to_json(),
+            "tuning": None if self.tuning is None else self.tuning.to_dict(),
+            "audit": self.audit.to_json(),
+        }
 
 
 def verdict(advice: Advice) -> str:
@@ -233,36 +245,3 @@ def to_log(log: AccessLog) -> list[str]:
 
 def _listed(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
-
-
-def document(advice: Advice) -> dict[str, Any]:
-    """Return the document of `fairsched advise --json`."""
-    effects = advice.effects
-    found: dict[str, Any] = {
-        "verdict": advice.verdict,
-        "paragraph": advice.paragraph,
-        "complete": advice.complete,
-        "why_not": advice.why_not or None,
-        "harmed": [advice.audit.clients[client].name for client in advice.harmed],
-        "policy": advice.policy,
-        "quantum": advice.quantum,
-        "log_more": to_log(advice.log),
-        "calibration": None if advice.fit is None else advice.fit.to_json(),
-        "effects": None,
-        "tuning": None if advice.tuning is None else advice.tuning.to_dict(),
-        "audit": advice.audit.to_json(),
-    }
-    if effects is not None:
-        found["effects"] = {
-            "requests": effects.window.requests,
-            "of": effects.window.of,
-            "speedup": effects.speedup,
-            "throughput": effects.throughput,
-            "misfit": effects.misfit,
-            **{name: _groups(groups) for name, groups in effects.groups().items()},
-        }
-    return found
-
-
-def _groups(groups: tuple[Group, Group, Group]) -> dict[str, Any]:
-    return {name: attrs.asdict(group) for name, group in zip(("logged", "today", "gated"), groups, strict=True)}

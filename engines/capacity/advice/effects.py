@@ -5,6 +5,7 @@ those of another.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -104,6 +105,21 @@ class Effects:
             name: (self.logged.group(clients), self.today.group(clients), self.gated.group(clients))
             for name, clients in named.items()
             if clients
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values: the stretch, what the gate changes, and each group in each case."""
+        cases = ("logged", "today", "gated")
+        return {
+            "requests": self.window.requests,
+            "of": self.window.of,
+            "speedup": self.speedup,
+            "throughput": self.throughput,
+            "misfit": self.misfit,
+            **{
+                name: {case: attrs.asdict(group) for case, group in zip(cases, groups, strict=True)}
+                for name, groups in self.groups().items()
+            },
         }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairsched.engines.analysis import count, rate, report, share, time
 from fairsched.engines.analysis.audit import LEGEND, audit_plots, audit_scope
-from fairsched.engines.capacity.advice.advice import Advice, names, next_steps, paragraph
+from fairsched.engines.capacity.advice.advice import Advice, names, next_steps
 from fairsched.engines.capacity.advice.configuration import gateway_toml, vllm_toml
 from fairsched.engines.capacity.advice.effects import AdvisedCase, Effects
 from fairsched.engines.capacity.tuning import Tuning
@@ -58,7 +58,7 @@ def page_of(advice: Advice, command: str) -> report.Page:
     return report.Page(
         title="Advice on a log",
         subtitle=advice.log.path.name,
-        verdict=paragraph(advice),
+        verdict=advice.sentences(),
         tone=tone,  # type: ignore[arg-type]
         parts=parts,
         command=command,

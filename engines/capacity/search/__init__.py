@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from fairsched.engines.capacity.search.replanning import DriftDetector, replan
     from fairsched.engines.capacity.search.run import Query, Rated, Search, search_fleets
     from fairsched.engines.capacity.search.space import (
-        LINK_BYTES_PER_S,
         OBJECTIVES,
         Candidate,
         FleetPlan,
@@ -27,7 +26,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "LINK_BYTES_PER_S", "OBJECTIVES", "Candidate", "DriftDetector", "FleetPlan", "FleetPool", "Objective", "Query",
+    "OBJECTIVES", "Candidate", "DriftDetector", "FleetPlan", "FleetPool", "Objective", "Query",
     "Rated", "Search", "Space", "decode_only", "fleet_of", "likely_rate", "replan", "replan_sheet", "search_fleets",
     "search_sheet"
 ]  # fmt: skip

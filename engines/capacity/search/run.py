@@ -20,12 +20,11 @@ SCHEMA = 1
 
 @attrs.frozen
 class Query:
-    """What is asked of every candidate: requests, targets, how close, and the link for KV."""
+    """What is asked of every candidate: requests, targets, and how close."""
 
     workload: Workload
     targets: tuple[SloTarget, ...]
     resolution: float
-    link_bytes_per_s: int = LINK_BYTES_PER_S
 
     def to_dict(self) -> dict[str, Any]:
         """Return what makes two questions the same."""
@@ -39,7 +38,7 @@ class Query:
             "sha256": sizes.hexdigest(),
             "targets": [target.text for target in self.targets],
             "resolution": self.resolution,
-            "link_bytes_per_s": self.link_bytes_per_s,
+            "link_bytes_per_s": LINK_BYTES_PER_S,
         }
 
 
@@ -195,7 +194,7 @@ def _measured(task: tuple[Query, Candidate]) -> Rated:
     found = goodput(
         question.workload,
         candidate.spec,
-        candidate.fleet.cluster(question.link_bytes_per_s),
+        candidate.fleet.cluster(),
         question.targets,
         start=likely_rate(candidate.fleet, question.workload),
         resolution=question.resolution,

@@ -102,12 +102,12 @@ class FleetPlan:
             total += pool.gpus * each
         return total
 
-    def cluster(self, link_bytes_per_s: int = LINK_BYTES_PER_S) -> Cluster:
+    def cluster(self) -> Cluster:
         """Return the simulated cluster, in which KV goes over a link that one transfer of a worker uses at a time."""
         specs = tuple(WorkerSpec(pool.latency, role=pool.role) for pool in self.pools for _ in range(pool.workers))
         deployment = self.pools[0].latency.deployment
         kv_bytes = KvLink().bytes_per_token if deployment is None else deployment.kv_token_bytes
-        link = KvLink(kv_bytes, link_bytes_per_s, contended=True)
+        link = KvLink(kv_bytes, LINK_BYTES_PER_S, contended=True)
         return Cluster(self.pools[0].latency, specs, link=link)
 
 
