@@ -39,6 +39,8 @@ WRITE_BYTES = 16 << 10
 """A caller is waited for when so much is on its way to it: what a slow one holds is bounded."""
 AT_ONCE_SECONDS = 0.2
 """A server that fails sooner computed nothing."""
+AHEAD = "x-fairsched-ahead"
+"""The header that says how many calls waited when a call came."""
 ERROR_BYTES_MAX = 64 << 10
 """Of an answer that is an error so much is read to find what it says."""
 _SAID: dict[servers.Why, str] = {
@@ -166,7 +168,7 @@ class Gateway:
     async def serve(self, request: web.Request, name: str, call: openai.ForwardedCall) -> web.StreamResponse:
         """Answer a call of a client.  Raises `CallError` before anything was sent, and `ConnectionError` where the
         answer cannot be passed on; cancelling it is the caller leaving."""
-        reply = _Reply(request, call, self.config.limits)
+        reply = _Reply(request, call, self.config.limits, self.account.window.waiting)
         try:
             return await self._tried(reply, name, call)
         except openai.CallError as error:
@@ -234,10 +236,11 @@ class _Reply:
     """What a caller has of its answer.  Until that begins, a stream has a comment of SSE every `heartbeat_seconds`:
     what stands between the two cuts connections off on which nothing comes."""
 
-    def __init__(self, request: web.Request, call: openai.ForwardedCall, limits: LimitConfig) -> None:
+    def __init__(self, request: web.Request, call: openai.ForwardedCall, limits: LimitConfig, ahead: int) -> None:
         self.request = request
         self.response: web.StreamResponse | None = None
         self._limits = limits
+        self._ahead = ahead
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         if call.streams and call.endpoint.form != "no stream" and limits.heartbeat_seconds:
@@ -268,6 +271,8 @@ class _Reply:
         if response is None:
             response = self.response = web.StreamResponse(status=status, headers=CIMultiDict(headers))
             response.headers.update(ours or {})
+            if self._ahead:
+                response.headers[AHEAD] = str(self._ahead)
             if self.request.transport is not None:
                 self.request.transport.set_write_buffer_limits(high=WRITE_BYTES)
         writer = await response.prepare(self.request)

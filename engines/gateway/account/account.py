@@ -8,6 +8,7 @@ In shadow everything is forwarded at once as it came, and the window decides bes
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,6 +83,7 @@ class Account:
         self._begun_ns = time.monotonic_ns()
         self._next_id = 0
         self._places: dict[int, asyncio.Future[int]] = {}
+        self._usual_wait_ns = 0.0
         self._queue = QueueShare()
         self._servers: dict[int, int] = {}
         self.fleet = Fleet(config, window, self.now_ns, self.pump)
@@ -247,14 +249,16 @@ class Account:
 
     async def _wait(self, request_id: int, client: Client, wait_seconds: float) -> int:
         place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._places[request_id] = place
+        begun_ns, self._places[request_id] = self.now_ns(), place
         self._queue.enter(client, request_id)
         try:
             self.pump()
             while len(self._queue) > self.config.limits.waiting:
                 self._lose(self._queue.loser())
             async with asyncio.timeout(wait_seconds):
-                return await place
+                server = await place
+            self._usual_wait_ns += (self.now_ns() - begun_ns - self._usual_wait_ns) / 8
+            return server
         except CallError:
             raise
         except BaseException as error:
@@ -263,7 +267,7 @@ class Account:
             self._withdraw(request_id, "waited too long" if late else "left")
             if not late:
                 raise
-            raise CallError(503, "no server had room in time", self.config.limits.retry_after_seconds) from None
+            raise CallError(503, "no server had room in time", self._again_seconds) from None
         finally:
             del self._places[request_id]
 
@@ -274,9 +278,7 @@ class Account:
             # Its caller has just left, and it is about to withdraw itself.
             self._queue.leave(request_id)
             return
-        place.set_exception(
-            CallError(429, f"{limits.waiting} requests wait, many of yours", limits.retry_after_seconds)
-        )
+        place.set_exception(CallError(429, f"{limits.waiting} requests wait, many of yours", self._again_seconds))
         self._withdraw(request_id, "limited")
 
     def _withdraw(self, request_id: int, outcome: str) -> None:
@@ -295,7 +297,12 @@ class Account:
                 self.shadow.counts["limited"] += 1
         elif waiting >= most:
             self.count("limited")
-            raise CallError(429, f"{waiting} requests of yours wait, and {most} may", limits.retry_after_seconds)
+            raise CallError(429, f"{waiting} requests of yours wait, and {most} may", self._again_seconds)
+
+    @property
+    def _again_seconds(self) -> int:
+        """When a call that is refused may come again: after what the last calls waited."""
+        return max(self.config.limits.retry_after_seconds, math.ceil(self._usual_wait_ns / SECOND_NS))
 
     def pump(self) -> None:
         """Let in all that may be forwarded now."""

@@ -140,6 +140,37 @@ async def test_bodies_are_bounded_in_all_and_leave_room_for_others() -> None:
 
 
 @in_loop
+async def test_a_client_that_sends_bodies_slowly_makes_room_for_others() -> None:
+    """Where its bodies take all connections, its oldest one is cut off for each that comes, and others are answered."""
+    limits = LimitConfig(connections=8)
+    async with faked(Fake(), limits=limits) as (_, here), AsyncExitStack() as stack:
+        slow = [await line(here, stack, HEAD + b"content-length: 1000\r\n\r\n{") for _ in range(8)]
+        await until(lambda: here.connections.count == 8 and not here.connections.heads)
+        async with asyncio.timeout(60):
+            assert (await here.ask("b")).status == 200
+            await slow[0].closed()
+        assert not slow[-1].reader.at_eof()
+
+
+@in_loop
+async def test_what_came_to_no_call_is_paid_by_its_bytes() -> None:
+    """A client whose large bodies are refused waits before the next one is read; others do not."""
+    async with faked(Fake(), window_tokens=100_000) as (_, here):
+        junk = b'{"stream":1,"x":"' + b"y" * (1 << 19) + b'"}'
+        good = json.dumps({"prompt": "a" * (1 << 17), "max_tokens": 2}).encode()
+
+        async def ask(client: str, body: bytes) -> tuple[int, float]:
+            begun = asyncio.get_running_loop().time()
+            answer = await here.http.post("/v1/completions", content=body, headers={"x-client": client})
+            return answer.status, asyncio.get_running_loop().time() - begun
+
+        assert [(await ask("a", junk))[0] for _ in range(8)] == [400] * 8
+        (status, waited), (other, at_once) = await asyncio.gather(ask("a", good), ask("b", good))
+        assert (status, other) == (200, 200)
+        assert waited > 0.2 + at_once
+
+
+@in_loop
 async def test_a_caller_that_leaves_in_its_body_is_gone() -> None:
     """It is counted as one that left, and what it sent is not held."""
     async with faked(Fake()) as (fake, here), AsyncExitStack() as stack:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.gateway.config import LimitConfig
 from fairsched.engines.gateway.openai import WholeReader, usage_of
-from tests.support.adapters.gateway_scenarios import Fake, events, world
+from tests.support.adapters.gateway_scenarios import Fake, events, faked, world
 from tests.support.adapters.http import served, streamed
 from tests.support.adapters.loops import in_loop, until
 
@@ -49,6 +49,44 @@ class Slow:
         except asyncio.CancelledError:
             self.left += 1
             raise
+
+
+@in_loop
+async def test_a_stream_that_waits_has_comments_and_then_its_answer() -> None:
+    """While it is in the queue and while its server is silent; how many wait before it is in its head.  What comes to
+    nothing by then is an event: time is over, no server answers, or the answer is an error.  Without a heartbeat, and
+    for a call that is no stream, nothing comes before the answer."""
+    limits = LimitConfig(heartbeat_seconds=0.05, wait_seconds=3.0, tries=1, down_seconds=0.02)
+    async with faked(Fake(tokens=2, held=True), window_requests=1, limits=limits) as (fake, here):
+        first = [asyncio.ensure_future(here.ask()) for _ in range(2)]
+        await until(lambda: here.account.window.waiting == 1)
+        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "stream": True}
+        async with here.http.stream("POST", "/v1/chat/completions", json=body, headers={"x-client": "a"}) as answer:
+            assert (answer.status, answer.headers["x-fairsched-ahead"]) == (200, "1")
+            assert await answer.content.readline() == b": waiting\n"
+            fake.answers.set()
+            rest = await answer.content.read()
+        assert rest.replace(b": waiting\n\n", b"").lstrip() == b"".join(events(2))
+        await asyncio.gather(*first)
+        fake.answers.clear()
+        for status in (400, 502):
+            held = asyncio.ensure_future(here.ask())
+            await until(lambda: fake.running)
+            late = asyncio.ensure_future(here.ask(stream=True))
+            await asyncio.sleep(0.2)
+            fake.status = status
+            fake.answers.set()
+            said = (await late).content.rpartition(b"data: ")[2]
+            assert json.loads(said)["error"]["type"] == ("server_error" if status > 500 else "invalid_request_error")
+            await held
+            fake.status = 200
+            fake.answers.clear()
+        held = asyncio.ensure_future(here.ask())
+        await until(lambda: fake.running)
+        assert b"no server had room" in (await here.ask(stream=True)).content
+        assert (await here.ask(max_tokens=900)).status == 503
+        fake.answers.set()
+        await held
 
 
 @in_loop

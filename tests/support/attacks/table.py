@@ -16,6 +16,7 @@ FOUR = tuple(f"sk-{name}" for name in FLOODERS[:4])
 ADMIN_KEY = "sk-administrator"
 BODY_BYTES = 8 << 20
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nobody\r\n"
+KNOWN_HEAD = HEAD.replace(b"nobody", b"sk-f0")
 LARGE = HEAD + b"content-length: %d\r\n\r\n" % BODY_BYTES + b" " * (BODY_BYTES - 1)
 CHAT = floods.chat(**floods.USAGE)
 HONEST = floods.loops(16, CHAT)
@@ -207,6 +208,13 @@ ATTACKS = (
         "300 callers that send a byte of a body a second",
         floods.beside(HONEST, floods.sockets(300, HEAD + b"content-length: 4000\r\n\r\n{", b" ")),
         config_values=(("unknown_clients", "reject"),),
+    ),
+    Attack(
+        7,
+        "known-slow-bodies",
+        "220 bodies of a client with a key, of which nothing comes, before a gateway of 64 connections",
+        floods.beside(HONEST, floods.sockets(220, KNOWN_HEAD + b"content-length: 4000\r\n\r\n{")),
+        limits=(("connections", 64),),
     ),
     Attack(
         9,

@@ -247,10 +247,12 @@ async def test_each_end_of_a_call_ends_its_reservation() -> None:
     reserved, and what is not known is charged whole."""
     config = quotas(tokens_per_month=5_000)
     clients = {"a": ClientConfig()}
-    async with faked(Fake(status=400), quota=config, clients=clients) as (_, here):
-        assert (await here.ask()).status == 400
-        await settled(here)
-        assert (await used(here))["used"]["month"] == 0
+    async with faked(Fake(status=400), quota=config, clients=clients) as (fake, here):
+        for status in (400, 500, 502):
+            fake.status = status
+            assert (await here.ask(max_tokens=900)).status == status
+            await settled(here)
+            assert (await used(here))["used"]["month"] == 0
     async with faked(Fake(held=True), quota=config, clients=clients) as (fake, here):
         call = asyncio.ensure_future(here.ask(max_tokens=10))
         await until(lambda: fake.running == 1)

@@ -155,6 +155,12 @@ def test_finding_7_slow_senders_are_cut_off(versus: Versus, name: str) -> None:
     assert attacked.seen["open"] == 0
 
 
+def test_finding_7_bodies_of_a_client_with_a_key_take_no_connections_of_others(versus: Versus) -> None:
+    """Each newcomer has the place of the oldest body of the client that sends most."""
+    _, attacked = versus("known-slow-bodies")
+    assert not attacked.refused
+
+
 def test_finding_8_a_gateway_that_is_late_itself_takes_no_server_out(tmp_path: Path) -> None:
     """The loop stands still for 20 s, again and again: longer than a connection or a health path may take.  Servers
     stay up, and each call is answered by the first server that it was sent to."""
