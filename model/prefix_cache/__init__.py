@@ -2,8 +2,7 @@
 first.
 """
 
-from fairsched.model.prefix_cache.index import IndexMatch, PrefixIndex, Victim
-from fairsched.model.prefix_cache.index_node import bits
+from fairsched.model.prefix_cache.index import IndexMatch, PrefixIndex, Victim, bits
 from fairsched.model.prefix_cache.tree import (
     NO_NODE,
     ROOT,

@@ -7,16 +7,18 @@ from fairsched.policies.offline.prefix_groups import (
     P_BL_1,
     P_BL_2,
     P_BL_3,
+    BatchTree,
     Grouping,
     GroupOrder,
     PrefixGroups,
+    batch_tree,
     exact_groups,
     greedy_groups,
     group_places,
     groups_by,
     ratio,
+    tree_of,
 )
-from fairsched.policies.offline.tree import BatchTree, batch_tree, tree_of
 
 __all__ = [
     "GROUPINGS", "GROUP_ORDERS", "P_BL_1", "P_BL_2", "P_BL_3", "BatchTree", "GroupOrder", "Grouping",

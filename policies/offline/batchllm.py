@@ -28,7 +28,7 @@ from fairsched.model.algebra import Ints
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Theorem
 from fairsched.policies.offline import prefix_groups as pg
-from fairsched.policies.offline.tree import tree_of
+from fairsched.policies.offline.prefix_groups import tree_of
 from fairsched.policies.orders import NO_PLACE, FollowsCache, QueuedRequest, Regroups
 from fairsched.policies.validators import one_of, percent, positive
 

@@ -1,5 +1,6 @@
-"""Routers: which worker serves a request. Read `load_based` first; `e2` and `d2lpm` have folders of their own."""
+"""Routers: which worker serves a request. Read `load_based` first; `e2` and `phases` have folders of their own."""
 
+from fairsched.policies.routers import d2lpm, splitwise
 from fairsched.policies.routers.central import CentralDLPM
 from fairsched.policies.routers.d2lpm import D2LPM, D2LPMPrinted
 from fairsched.policies.routers.e2 import E2, E2Printed
@@ -65,4 +66,5 @@ __all__ = [
     "LongestPrefixRouter", "NoRouterState", "OraclePartition", "PerClientRoundRobin", "PowerOfTwo", "Random",
     "RoundRobin", "SALPrinted", "SALState", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "Splitwise",
     "SplitwisePrinted", "SplitwiseReleased", "TetriInfer", "TetriInferPrinted", "TurnState",
+    "d2lpm", "splitwise"
 ]  # fmt: skip

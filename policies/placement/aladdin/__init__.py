@@ -18,9 +18,8 @@ from fairsched.policies.placement.aladdin.limits import (
     profile_slack,
 )
 from fairsched.policies.placement.aladdin.placement_batch import FOREVER_NS, PlacementBatch, Row, Rules, Wanted, pack
-from fairsched.policies.placement.aladdin.policy import Aladdin, AladdinPrinted
-from fairsched.policies.placement.aladdin.variants import AladdinGrouped, AladdinSplit
-from fairsched.policies.placement.aladdin.worker import Believed, Member, joined
+from fairsched.policies.placement.aladdin.placement_state import Believed, Member, joined
+from fairsched.policies.placement.aladdin.policy import Aladdin, AladdinGrouped, AladdinPrinted, AladdinSplit
 
 __all__ = [
     "FOREVER_NS", "GAMMA_WHOLE", "LINES_EXACT", "PREDICTIONS_BOUND", "P_ALD_1", "P_ALD_2", "P_ALD_3", "P_ALD_4",

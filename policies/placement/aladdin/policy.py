@@ -28,23 +28,27 @@ from msgspec.structs import astuple, replace
 from fairsched.model.algebra import Bools, Ints
 from fairsched.model.events import Event
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS, PROMPT_TOKENS, LatencyModel, Performance
-from fairsched.model.plan import ClusterPlan, Dispatch
+from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
+from fairsched.policies.draw import draw
 from fairsched.policies.placement.aladdin import limits as lim
 from fairsched.policies.placement.aladdin import placement_batch as pb
-from fairsched.policies.placement.aladdin import worker as workers
-from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter
-from fairsched.policies.placement.aladdin.placement_batch import column
+from fairsched.policies.placement.aladdin.limits import P_ALD_8
+from fairsched.policies.placement.aladdin.placement_batch import CandidateFilter, PlacementBatch, Wanted, column
 from fairsched.policies.placement.aladdin.placement_state import (
+    EMPTY_WORKER,
     AladdinState,
+    Believed,
     Held,
+    Member,
     PlacementTracker,
     Slack,
     released,
+    without_ended_ghosts,
 )
-from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER, Believed, Member
+from fairsched.policies.routers.phases import NO_HANDOVERS, Handovers
 from fairsched.policies.validators import not_negative, one_of, percent, positive
 
 Output = Literal["predicted", "generated"]
@@ -247,7 +251,7 @@ class Aladdin(ClusterPolicy[AladdinState]):
             worker = every.get(load.worker)
             if worker is None:
                 continue
-            changed = workers.without_ended_ghosts(worker)
+            changed = without_ended_ghosts(worker)
             while changed.ends.size and changed.ends.first()[0] < changed.clock:
                 request_id = changed.ends.first()[1]
                 changed = self.tracker.refiled(changed, request_id, self._anew(state, changed, request_id))
@@ -279,3 +283,154 @@ class AladdinPrinted(Aladdin):
     output: Output = attrs.field(default="generated", validator=one_of("predicted", "generated"))
     opens: Opens = attrs.field(default="unchecked", validator=one_of("checked", "unchecked"))
     errors: Errors = attrs.field(default="rebalance", validator=one_of("follow", "rebalance", "ignore"))
+
+
+# --- variants ---------------------------------------------------------------------------------------------------------
+
+
+Pool = tuple[WorkerLoad, ...]
+
+
+class AladdinSplitState(AladdinState, frozen=True):
+    """What Aladdin believes, and the requests between the two phases."""
+
+    handovers: Handovers = NO_HANDOVERS
+
+
+@attrs.frozen
+class AladdinSplit(Aladdin):
+    """Prefill and decode by different workers; a heartbeat as Aladdin's, and as much again for what is staged."""
+
+    name: ClassVar[str] = "aladdin-split"
+    state_type: ClassVar[type[AladdinState]] = AladdinSplitState
+    splits_phases: ClassVar[bool] = True
+    theorems: ClassVar[tuple[Theorem, ...]] = ()
+
+    heartbeat_us: int = attrs.field(default=10_000, validator=positive)
+    prefill_workers: int = attrs.field(default=1, validator=positive)
+    """How many workers only compute prompts, where workers have no roles."""
+
+    def observe(self, state: AladdinState, event: Event) -> AladdinState:
+        assert isinstance(state, AladdinSplitState)
+        after = super().observe(state, event)
+        handovers = state.handovers.observed(event)
+        if handovers is state.handovers:
+            return after
+        if handovers.staged is not state.handovers.staged:
+            # What was sent and is staged again is believed nowhere.
+            for request_id in handovers.staged:
+                after = self.tracker.without(after, request_id)
+        return replace(after, handovers=handovers)
+
+    def check(self, state: AladdinState) -> None:
+        assert isinstance(state, AladdinSplitState)
+        super().check(state)
+        state.handovers.check()
+        # What is staged is at no worker, and what is sent is believed at its target.
+        assert not set(state.handovers.staged) & (set(state.home) | set(state.held))
+
+    def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
+        state = self._foreseen_anew(state, view)
+        assert isinstance(state, AladdinSplitState)
+        compute, decode = self._pools(view.workers)
+        waiting = [i for _, i in state.waiting][: self.lookahead]
+        migrations, state = self._handed_over(state, decode, view.now_ns)
+        plan, after = self._heartbeat(state, replace(view, workers=compute or view.workers), waiting, "c")
+        if not (compute and decode):
+            return ClusterPlan(plan.dispatches, migrations), after
+        handovers, dispatches = state.handovers, []
+        for dispatch in plan.dispatches:
+            handovers = handovers.dispatched(state.held[dispatch.request_id].request)
+            dispatches.append(Dispatch(dispatch.request_id, dispatch.worker, prefill_only=True))
+        return ClusterPlan(tuple(dispatches), migrations), replace(after, handovers=handovers)
+
+    def _pools(self, workers: Pool) -> tuple[Pool, Pool]:
+        """Return the workers that compute prompts, and those that decode; a phase may have none."""
+        if any(load.role != "both" for load in workers):
+            compute = tuple(load for load in workers if load.role != "decode")
+            return compute, tuple(load for load in workers if load.role != "prefill")
+        first = tuple(load for load in workers if load.worker < self.prefill_workers)
+        return first, tuple(load for load in workers if load.worker >= self.prefill_workers)
+
+    def _handed_over(
+        self, state: AladdinSplitState, decode: Pool, now_ns: int
+    ) -> tuple[tuple[Migration, ...], AladdinSplitState]:
+        """Send staged requests to decode workers, the one that has been staged longest first.
+
+        Without decode workers they go on where they are.
+        """
+        staged = state.handovers.staged[: self.lookahead]
+        if not staged:
+            return (), state
+        batch = PlacementBatch(self.rules("be"), self._rows(state, decode, now_ns, True)) if decode else None
+        migrations = []
+        for request_id in staged:
+            handover = state.handovers.requests[request_id]
+            held = self.tracker.held(handover.request, handover.generated_tokens)
+            target = handover.source if batch is None else self._decodes(batch, held, now_ns - handover.since_ns)
+            if target is None:
+                continue
+            # Outputs are reserved by the batching rule when the request is admitted there, as Aladdin's are elsewhere.
+            state = replace(state, handovers=state.handovers.sent(request_id, target, 0))
+            joined = self.tracker.joins(state, request_id, target, self.tracker.member(held, now_ns))
+            assert isinstance(joined, AladdinSplitState)
+            state = joined
+            migrations.append(Migration(request_id, handover.source, target, with_kv=True))
+        return tuple(migrations), state
+
+    def _decodes(self, batch: PlacementBatch, held: Held, staged_ns: int) -> int | None:
+        """Return the worker that decodes a staged request; None: it stays staged."""
+        asked, _ = self._asked([held], 0)
+        wanted = Wanted(held.prompt_tokens, held.output_tokens, held.output_tokens)
+        row = batch.choose(wanted)
+        if row is None and bool(self._anyway(batch, asked, column([staged_ns]))[0]):
+            row = batch.least(wanted)
+        if row is None:
+            return None
+        batch.take(row, wanted)
+        return batch.rows[row].worker
+
+
+# --- several schedulers -----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class AladdinGrouped(Aladdin):
+    """Several schedulers: requests are dealt to groups, and each group places its own on its own workers.
+
+    **Our reconstruction.**  The paper names grouped distributed scheduling for rates beyond one scheduler and refers to
+    an appendix that we could not find.  Here worker i belongs to group i modulo `groups`, and a request to one of the
+    groups that have workers, by a hash of its id.  So groups exchange nothing, and each sees an equal part of the rate.
+    The price is bounded by the rounding of each group (P-ALD-8).  Cost as Aladdin's, by group.
+    """
+
+    name: ClassVar[str] = "aladdin-grouped"
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_ALD_8,)
+
+    groups: int = attrs.field(default=2, validator=positive)
+    """How many groups of workers know nothing of each other."""
+
+    def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
+        state = self._foreseen_anew(state, view)
+        pools: dict[int, list[WorkerLoad]] = {}
+        for load in view.workers:
+            pools.setdefault(load.worker % self.groups, []).append(load)
+        mine: dict[int, list[int]] = {group: [] for group in sorted(pools)}
+        for _, request_id in state.waiting:
+            of_group = mine[group_of(request_id, tuple(mine))] if mine else []
+            if len(of_group) < self.lookahead:
+                of_group.append(request_id)
+        dispatches: tuple[Dispatch, ...] = ()
+        for group, waiting in mine.items():
+            plan, state = self._heartbeat(state, replace(view, workers=tuple(pools[group])), waiting)
+            dispatches += plan.dispatches
+        return ClusterPlan(dispatches), state
+
+
+def group_of(request_id: int, groups: tuple[int, ...]) -> int:
+    """Return one of the groups, drawn by the request's id.
+
+    >>> sorted({group_of(i, (0, 1, 2)) for i in range(10)})
+    [0, 1, 2]
+    """
+    return groups[draw(0, request_id, len(groups))]

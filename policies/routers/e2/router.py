@@ -43,7 +43,7 @@ from fairsched.policies.routers.e2 import choice as picks
 from fairsched.policies.routers.e2 import history as past
 from fairsched.policies.routers.e2.choice import split
 from fairsched.policies.routers.e2.cost import Case, Prices, PrintedCase
-from fairsched.policies.routers.e2.work import NO_WORK, Work, WorkTerms, worked
+from fairsched.policies.routers.e2.history import NO_WORK, Work, WorkTerms, worked
 from fairsched.policies.routers.prefix_based import cached, cached_tokens
 from fairsched.policies.validators import not_negative, one_of, positive
 

@@ -15,11 +15,8 @@ from fairsched.policies.routers.phases.distserve import (
     SplitP2C,
     saturating_prompt,
 )
-from fairsched.policies.routers.phases.flips import Flips
-from fairsched.policies.routers.phases.handover import NO_HANDOVERS, Handover, Handovers
-from fairsched.policies.routers.phases.heavy_light import HeavyLight
-from fairsched.policies.routers.phases.split import PhasesState, SplitPhases
-from fairsched.policies.routers.phases.tetriinfer import TetriInfer, TetriInferPrinted
+from fairsched.policies.routers.phases.split import NO_HANDOVERS, Handover, Handovers, PhasesState, SplitPhases
+from fairsched.policies.routers.phases.tetriinfer import Flips, HeavyLight, TetriInfer, TetriInferPrinted
 
 __all__ = [
     "NO_HANDOVERS", "ONE_SERVER", "P_DS_2", "P_DS_3", "DistServe", "DistServeReleased", "Flips", "Handover",

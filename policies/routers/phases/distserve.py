@@ -22,8 +22,7 @@ from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.routers.d2lpm import D2LPM
 from fairsched.policies.routers.load_based import JoinShortestQueue, NoRouterState, PowerOfTwo
-from fairsched.policies.routers.phases.handover import Handover
-from fairsched.policies.routers.phases.split import SplitPhases
+from fairsched.policies.routers.phases.split import Handover, SplitPhases
 from fairsched.policies.validators import percent
 
 ONE_SERVER = Assumption(

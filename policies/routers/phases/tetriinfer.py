@@ -9,33 +9,334 @@ Idle workers flip to the phase that has load (`flips`).  Its schedulers within a
 The paper sends KV as soon as there is some.  Where memory is short, KV that waits then takes the room into which
 running outputs were to grow, and a worker may come to decode one request at a time beside dozens that wait; so here a
 worker takes the KV of one more only when none waits (`pull`).
+
+TetriInfer's dispatcher: of two workers with room for a request, the one with the smaller share of heavy outputs.
+
+Source: TetriInfer, section 3.3.  A request's output is predicted as a range.  Of the workers with enough room for it,
+two are drawn, and the one with the lower ratio of heavy to light outputs wins, heavy being more than 128 tokens (more
+than 512 in the paper's motivation; T4).  If no worker has room, the one with the most room gets it.
+
+What the paper leaves open, and here: a worker's room is what is left of its memory beside the peaks of all requests
+that were sent there; the ratio is the share of heavy ones after the request came, so that it is never a division by 0;
+of equal shares the worker with fewer requests wins, then the lower id.  As printed the lower end of the range counts
+(`counts="lower"`, T1), which lets every request be up to a bucket longer than was foreseen.
+
+Flips: a worker with nothing to do for long changes from one phase to the other.
+
+Source: TetriInfer, section 3.5.  A worker whose load is below 10 % for a minute (idle for a minute in its evaluation)
+is drained, and then switches in 5 to 7 ms.  New work is blocked as soon as the flip begins.  The paper does not say
+what keeps a phase from losing its last worker, nor what keeps two idle workers from changing places; here a worker
+flips only if another one serves its phase, and if the other phase has load.
 """
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import attrs
+import msgspec
+from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.events import Event, Prefilled, WorkerLeft
+from fairsched.model.events import (
+    NOWHERE,
+    Arrived,
+    Cancelled,
+    Event,
+    Finished,
+    Migrated,
+    Prefilled,
+    Rejected,
+    WorkerLeft,
+)
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView
-from fairsched.policies.base import AnyRouter
+from fairsched.model.view import ClusterView, Role, WorkerLoad
+from fairsched.policies.base import AnyRouter, Router
+from fairsched.policies.draw import draw
+from fairsched.policies.orders import predicted
 from fairsched.policies.routers.load_based import NoRouterState
 from fairsched.policies.routers.phases.distserve import ShortestPromptQueue
-from fairsched.policies.routers.phases.flips import (
-    NO_FLIPS,
-    P_TI_4,
-    P_TI_5,
-    Flips,
-    advanced,
-    as_they_serve,
-    without_worker,
-)
-from fairsched.policies.routers.phases.heavy_light import Counts, HeavyLight, MixState
 from fairsched.policies.routers.phases.split import PhasesState, Reserve, SplitPhases
 from fairsched.policies.validators import not_negative, one_of, percent, positive
+
+# --- flips ------------------------------------------------------------------------------------------------------------
+
+
+Phase = Literal["prefill", "decode"]
+OTHER: dict[Role, Phase] = {"prefill": "decode", "decode": "prefill"}
+
+P_TI_4 = Theorem(
+    "P-TI-4",
+    "flips leave every phase a worker that serves it and is not on its way to the other, if each has one at first and "
+    "no worker fails",
+    "this library; TetriInfer does not say it",
+    bound="1",
+)
+P_TI_5 = Theorem(
+    "P-TI-5",
+    "from the beginning of a flip until it ends the worker is given nothing new, of either phase",
+    "TetriInfer; this library",
+)
+
+
+class Flip(msgspec.Struct, frozen=True, gc=False):
+    """A worker on its way to phase `to`: it drains, and then serves from `ready_ns` on (None: it still drains)."""
+
+    to: Phase
+    ready_ns: int | None = None
+
+
+class Flips(msgspec.Struct, frozen=True):
+    """Roles that were changed, by worker; flips under way; and since when workers have had little load."""
+
+    roles: Map[int, Phase] = Map()
+    under_way: Map[int, Flip] = Map()
+    since_ns: Map[int, int] = Map()
+
+
+NO_FLIPS = Flips()
+"""Every worker has the role that it came with."""
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def may_flip(staying: int, waiting: int, for_ns: int, patience_ns: int) -> bool:
+    """Return whether a worker may leave its phase: others stay there, the other phase has `waiting` workers with load,
+    and it has had little load for long."""
+    return staying >= 1 and waiting >= 1 and for_ns >= patience_ns
+
+
+def flipped(serving: tuple[int, int], phase: int) -> tuple[int, int]:
+    """Return how many workers serve each phase after one of `phase` (0 or 1) began to flip; it serves none until it is
+    ready.
+
+    >>> flipped((2, 3), 0)
+    (1, 3)
+    """
+    prompts, outputs = serving
+    return (prompts - 1, outputs) if phase == 0 else (prompts, outputs - 1)
+
+
+def arrived(serving: tuple[int, int], phase: int) -> tuple[int, int]:
+    """Return how many workers serve each phase after one became ready for `phase`."""
+    prompts, outputs = serving
+    return (prompts + 1, outputs) if phase == 0 else (prompts, outputs + 1)
+
+
+def is_little(load: WorkerLoad, percent: int) -> bool:
+    """Return whether the worker holds and waits for at most so much of its memory; 0: it has nothing at all to do."""
+    tokens = load.waiting_tokens + load.kv_capacity_tokens - load.kv_free_tokens
+    requests = load.waiting_requests + load.running_requests
+    return 100 * tokens <= percent * load.kv_capacity_tokens and (percent > 0 or requests == 0)
+
+
+# --- transitions ------------------------------------------------------------------------------------------------------
+
+
+def as_they_serve(flips: Flips, loads: Iterable[WorkerLoad]) -> tuple[WorkerLoad, ...]:
+    """Return the workers that take new requests, with the roles that they have now."""
+    if not flips.roles and not flips.under_way:
+        return tuple(loads)
+    return tuple(
+        replace(load, role=flips.roles[load.worker]) if load.worker in flips.roles else load
+        for load in loads
+        if load.worker not in flips.under_way
+    )
+
+
+def advanced(
+    flips: Flips, loads: tuple[WorkerLoad, ...], now_ns: int, percent: int, patience_ns: int, switch_ns: int
+) -> Flips:
+    """Return the flips after workers that drained switch, those that are ready serve, and idle ones begin.  O(workers).
+
+    One flip begins at a time, of the worker that has had little load for longest.
+    """
+    for load in loads:
+        flip = flips.under_way.get(load.worker)
+        if flip is None:
+            continue
+        if flip.ready_ns is None:
+            if is_little(load, 0):
+                ready = replace(flip, ready_ns=now_ns + switch_ns)
+                flips = replace(flips, under_way=flips.under_way.set(load.worker, ready))
+        elif flip.ready_ns <= now_ns:
+            flips = Flips(flips.roles.set(load.worker, flip.to), flips.under_way.delete(load.worker), flips.since_ns)
+    serving = as_they_serve(flips, loads)
+    flips = _timed(flips, serving, now_ns, percent)
+    return flips if flips.under_way else _begun(flips, serving, now_ns, patience_ns, switch_ns)
+
+
+def without_worker(flips: Flips, worker: int) -> Flips:
+    """Return the flips after a worker left; one that comes again has the role that it comes with."""
+    roles, under_way, since_ns = flips.roles, flips.under_way, flips.since_ns
+    if worker in roles:
+        roles = roles.delete(worker)
+    if worker in under_way:
+        under_way = under_way.delete(worker)
+    if worker in since_ns:
+        since_ns = since_ns.delete(worker)
+    return Flips(roles, under_way, since_ns)
+
+
+def _timed(flips: Flips, serving: tuple[WorkerLoad, ...], now_ns: int, percent: int) -> Flips:
+    """Return the flips with the time since when each serving worker has had little load."""
+    since_ns = flips.since_ns
+    for load in serving:
+        little = is_little(load, percent)
+        if little and load.worker not in since_ns:
+            since_ns = since_ns.set(load.worker, now_ns)
+        elif not little and load.worker in since_ns:
+            since_ns = since_ns.delete(load.worker)
+    return flips if since_ns is flips.since_ns else replace(flips, since_ns=since_ns)
+
+
+def _begun(flips: Flips, serving: tuple[WorkerLoad, ...], now_ns: int, patience_ns: int, switch_ns: int) -> Flips:
+    for since_ns, worker, role in sorted(
+        (flips.since_ns[load.worker], load.worker, load.role) for load in serving if load.worker in flips.since_ns
+    ):
+        if role not in OTHER:
+            continue
+        staying = sum(load.role in (role, "both") for load in serving) - 1
+        waiting = sum(load.role == OTHER[role] and load.worker not in flips.since_ns for load in serving)
+        if may_flip(staying, waiting, now_ns - since_ns, patience_ns):
+            load = next(load for load in serving if load.worker == worker)
+            flip = Flip(OTHER[role], now_ns + switch_ns if is_little(load, 0) else None)
+            return replace(flips, under_way=flips.under_way.set(worker, flip), since_ns=flips.since_ns.delete(worker))
+    return flips
+
+
+# --- dispatcher -------------------------------------------------------------------------------------------------------
+
+
+Counts = Literal["upper", "lower"]
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """A request that was sent to a worker, with the most that it is foreseen to hold there, and whether it is heavy."""
+
+    worker: int
+    tokens: int
+    heavy: bool
+
+
+class Mix(msgspec.Struct, frozen=True, gc=False):
+    """A worker's requests, how many of them are heavy, and the most that they are foreseen to hold, in tokens."""
+
+    requests: int = 0
+    heavy: int = 0
+    tokens: int = 0
+
+    def plus(self, sent: Sent, count: int) -> "Mix":
+        """Return a copy with one more request (or one less)."""
+        return Mix(self.requests + count, self.heavy + count * sent.heavy, self.tokens + count * sent.tokens)
+
+
+EMPTY = Mix()
+
+
+class MixState(msgspec.Struct, frozen=True):
+    """How many numbers were drawn, the requests that were sent, and the mix of each worker."""
+
+    drawn: int = 0
+    sent: Map[int, Sent] = Map()
+    mixes: Map[int, Mix] = Map()
+
+
+def lighter(first: Mix, second: Mix, heavy: int) -> int:
+    """Return which of two workers has the smaller share of heavy outputs with one more request: below 0 the first,
+    above 0 the second, 0 neither.  Exact, by cross multiplication."""
+    one, other = first.heavy + heavy, second.heavy + heavy
+    return one * (second.requests + 1) - other * (first.requests + 1)
+
+
+@attrs.frozen
+class HeavyLight(Router[MixState]):
+    """Two of the workers with room, and of those the one with the smaller share of heavy outputs.  O(workers)."""
+
+    name: ClassVar[str] = "heavy-light"
+    state_type: ClassVar[type[MixState]] = MixState
+    follows_decoding: ClassVar[bool] = False
+
+    heavy_tokens: int = attrs.field(default=128, validator=positive)
+    """An output that is foreseen to be longer is heavy."""
+    counts: Counts = attrs.field(default="upper", validator=one_of("upper", "lower"))
+    """Which end of a predicted range counts; a prediction is its upper end."""
+    bucket_tokens: int = attrs.field(default=200, validator=positive)
+    """How long a range is, where the lower end counts."""
+    seed: int = attrs.field(default=0, validator=not_negative)
+    """Seed of the draws."""
+
+    def foreseen(self, request: Request) -> int:
+        """Return the output tokens that are counted."""
+        upper = predicted(request)
+        return upper if self.counts == "upper" else max(upper - self.bucket_tokens, 0)
+
+    def route(self, state: MixState, request: Request, view: ClusterView) -> tuple[Dispatch, MixState]:
+        state = _without(state, request.id)
+        output = self.foreseen(request)
+        tokens, heavy = request.prompt.tokens + output, output > self.heavy_tokens
+        rooms = [
+            (load.kv_capacity_tokens - state.mixes.get(load.worker, EMPTY).tokens, load.worker) for load in view.workers
+        ]
+        able, drawn = [worker for room, worker in rooms if room >= tokens], state.drawn
+        if not able:
+            chosen = min(rooms, key=lambda each: (-each[0], each[1]))[1]
+        elif len(able) == 1:
+            chosen = able[0]
+        else:
+            chosen = self._better(state, able, int(heavy))
+            drawn += 2
+        sent = Sent(chosen, tokens, heavy)
+        mixes = state.mixes.set(chosen, state.mixes.get(chosen, EMPTY).plus(sent, 1))
+        return Dispatch(request.id, chosen), MixState(drawn, state.sent.set(request.id, sent), mixes)
+
+    def _better(self, state: MixState, able: list[int], heavy: int) -> int:
+        """Return the better of two different workers that are drawn."""
+        one = draw(self.seed, state.drawn, len(able))
+        other = draw(self.seed, state.drawn + 1, len(able) - 1)
+        other += other >= one
+        first, second = able[min(one, other)], able[max(one, other)]
+        mixes = state.mixes.get(first, EMPTY), state.mixes.get(second, EMPTY)
+        sign = lighter(*mixes, heavy) or mixes[0].requests - mixes[1].requests
+        return second if sign > 0 else first
+
+    def observe(self, state: MixState, event: Event) -> MixState:
+        match event:
+            case Finished() | Cancelled() | Rejected():
+                return _without(state, event.request_id)
+            case Migrated():
+                sent = state.sent.get(event.request_id)
+                return _without(state, event.request_id) if sent and sent.worker == event.worker else state
+            case Arrived():
+                sent = state.sent.get(event.request.id)
+                if sent is None or event.worker == sent.worker:
+                    return state
+                return _without(state, event.request.id)
+            case WorkerLeft():
+                for request_id in [i for i, sent in state.sent.items() if sent.worker == event.worker]:
+                    state = _without(state, request_id)
+                return state
+        return state
+
+    def check(self, state: MixState) -> None:
+        mixes: dict[int, Mix] = {}
+        for sent in state.sent.values():
+            mixes[sent.worker] = mixes.get(sent.worker, EMPTY).plus(sent, 1)
+        # Each worker's mix is that of the requests that were sent there.
+        assert mixes == {worker: mix for worker, mix in state.mixes.items() if mix != EMPTY}
+        assert NOWHERE not in mixes
+
+
+def _without(state: MixState, request_id: int) -> MixState:
+    """Return the state without a request, which may be unknown."""
+    sent = state.sent.get(request_id)
+    if sent is None:
+        return state
+    mix = state.mixes[sent.worker].plus(sent, -1)
+    mixes = state.mixes.set(sent.worker, mix) if mix.requests else state.mixes.delete(sent.worker)
+    return replace(state, sent=state.sent.delete(request_id), mixes=mixes)
 
 
 def _dispatcher(policy: "TetriInfer") -> HeavyLight:

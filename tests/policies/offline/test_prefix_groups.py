@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairsched.model.request import Prompt
 from fairsched.policies import offline
-from fairsched.policies.offline.tree import ROOT
+from fairsched.policies.offline.prefix_groups import ROOT
 from fairsched.verify.proofs.offline.prefix_groups import saved_by_partitions
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=12)

@@ -18,7 +18,7 @@ from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.placement import Aladdin, AladdinGrouped, AladdinPrinted, AladdinSplit
 from fairsched.policies.placement.aladdin.placement_state import OutputHistory
-from fairsched.policies.placement.aladdin.variants import group_of
+from fairsched.policies.placement.aladdin.policy import group_of
 from fairsched.verify.conformance.strategies import workloads
 from tests.support.clusters import CHANGES, ends, watched
 from tests.support.scenarios import latency_of

@@ -16,10 +16,8 @@ from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.placement import aladdin
 from fairsched.policies.placement.aladdin import Aladdin
 from fairsched.policies.placement.aladdin import limits as lim
-from fairsched.policies.placement.aladdin.candidate_filter import CandidateFilter
-from fairsched.policies.placement.aladdin.placement_batch import MemoryTable, Placed
-from fairsched.policies.placement.aladdin.placement_state import AladdinState
-from fairsched.policies.placement.aladdin.worker import EMPTY_WORKER
+from fairsched.policies.placement.aladdin.placement_batch import CandidateFilter, MemoryTable, Placed
+from fairsched.policies.placement.aladdin.placement_state import EMPTY_WORKER, AladdinState
 
 HEARTBEAT_NS = 1_000
 

@@ -17,9 +17,8 @@ from fairsched.model.events import Cached, Cancelled, ClientConfigured, Evicted,
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers import D2LPM, D2LPMPrinted
-from fairsched.policies.routers.d2lpm import credit as kernel
-from fairsched.policies.routers.d2lpm.credit import SPARSE, Sparse
-from fairsched.policies.routers.d2lpm.router import FEW, D2LPMState
+from fairsched.policies.routers import d2lpm as kernel
+from fairsched.policies.routers.d2lpm import FEW, SPARSE, D2LPMState, Sparse
 from tests.support.clusters import request, view_of
 
 WORKERS = 3
@@ -90,7 +89,7 @@ def test_it_does_what_its_rule_says(router: D2LPM, few: int, data: st.DataObject
 
     So it is with numpy's vectors, which more workers have, as well.
     """
-    with patch("fairsched.policies.routers.d2lpm.router.FEW", few):
+    with patch("fairsched.policies.routers.d2lpm.FEW", few):
         _does_what_its_rule_says(router, data)
 
 

@@ -21,8 +21,8 @@ from fairsched.policies.gates import OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import AgeingOrder, PromptsFirst
 from fairsched.policies.routers import Splitwise, SplitwisePrinted, SplitwiseReleased
+from fairsched.policies.routers import splitwise as pools_module
 from fairsched.policies.routers.splitwise import Pools, pool_of
-from fairsched.policies.routers.splitwise import pools as pools_module
 from fairsched.verify.conformance.strategies import workloads
 
 LATENCY = LatencyModel("test", "made for tests", 30, 7, 1_500, (DecodePiece(1, 50, 1, 2),), 200)

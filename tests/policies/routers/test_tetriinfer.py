@@ -13,8 +13,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.routers import TetriInfer
 from fairsched.policies.routers.phases import HeavyLight
-from fairsched.policies.routers.phases.flips import NO_FLIPS, Flips, advanced, as_they_serve
-from fairsched.policies.routers.phases.heavy_light import EMPTY, Mix, MixState
+from fairsched.policies.routers.phases.tetriinfer import EMPTY, NO_FLIPS, Flips, Mix, MixState, advanced, as_they_serve
 
 LATENCY = PRESETS["opt-13b-a100-tp2"]
 CAPACITY = 1_000
