@@ -196,8 +196,7 @@ class Backend:
         for each in self.standings():
             if each.worker == worker:
                 yield from serving.worker_samples(
-                    *(self.statuses[worker], labels, self._name),
-                    *(each.load, each.interventions, each.set_aside),
+                    *(self.statuses[worker], labels, self._name), *(each.load, each.interventions, each.set_aside)
                 )
         if isinstance(self.engine, serving.Engine):
             yield from serving.step_samples(self.engine)

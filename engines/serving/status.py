@@ -59,10 +59,7 @@ def monitor_of(
 
 def promise_document(report: MonitorReport) -> dict[str, object]:
     """Return the gap against its bound, in cost units, the longest wait against its own, and what was broken."""
-    waits = {
-        "wait_ns": None if report.wait is None else report.wait.cost,
-        "wait_bound_ns": report.wait_bound_ns,
-    }
+    waits = {"wait_ns": None if report.wait is None else report.wait.cost, "wait_bound_ns": report.wait_bound_ns}
     return {
         "gap": None if report.gap is None else report.gap.cost,
         "gap_bound": report.gap_bound,

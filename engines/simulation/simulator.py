@@ -291,11 +291,7 @@ class Simulator:
 
 
 def simulate_events(
-    workload: Workload,
-    policy: AnyLocalPolicy,
-    router: AnyClusterPolicy,
-    latency: LatencyModel,
-    **options: Any,
+    workload: Workload, policy: AnyLocalPolicy, router: AnyClusterPolicy, latency: LatencyModel, **options: Any
 ) -> list[Event]:
     """Run a workload and return its events: the simulator in one call, for scripts and tests."""
     events: list[Event] = []

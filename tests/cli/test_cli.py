@@ -208,14 +208,8 @@ def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> N
         (["compare", "--split", "0:2"], "no worker of '0:2' prefills, and 2 would wait for one that does"),
         (["compare", "--split", "2"], "expected PREFILL:DECODE, such as 2:1, found '2'"),
         (["compare", "--split", "2:1", "--workers", "3"], "--split says how many workers there are"),
-        (
-            ["compare", "--split", "2:1"],
-            "round-robin knows no phases, and of the workers 2 prefill and 1 decode",
-        ),
-        (
-            ["compare", "--split", "1:1", "--link", "0"],
-            "expected a positive number, from 1e-9 to 1e12, found '0'",
-        ),
+        (["compare", "--split", "2:1"], "round-robin knows no phases, and of the workers 2 prefill and 1 decode"),
+        (["compare", "--split", "1:1", "--link", "0"], "expected a positive number, from 1e-9 to 1e12, found '0'"),
         (["compare", "--change", "link-down:1@3"], "a failing link of worker 1: there are 1 workers, from 0 on"),
         (["compare", "--change", "fail:0"], "expected fail:WORKER@S[+DOWN], such as fail:0@30, found 'fail:0'"),
         (["compare", "--change", "fail:1@30"], "a crash of worker 1: there are 1 workers, from 0 on"),
@@ -296,14 +290,7 @@ def test_policies_lists_every_name(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_interrupt_keeps_what_was_computed(tmp_path: Path) -> None:
     """An interrupt in the middle of a run that has this process writes the figures so far and exits with 130."""
     target = tmp_path / "figures.json"
-    arguments = [
-        "compare",
-        "tree-of-thoughts:trees=240",
-        "--policies",
-        "lpm,dlpm,vtc,fcfs",
-        "--jobs",
-        "1",
-    ]
+    arguments = ["compare", "tree-of-thoughts:trees=240", "--policies", "lpm,dlpm,vtc,fcfs", "--jobs", "1"]
     logs = tmp_path / "logs"
     command = [sys.executable, "-m", "fairsched.cli", *arguments, "--json", str(target), "--log", str(logs)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -145,11 +145,7 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
             'identify = "header"\nheader_from = ["10.0.0.1/8"]\n[[server]]',
             "header_from: a network is like 10.0.0.0/8 or ::1/128: 10.0.0.1/8 has host bits set",
         ),
-        (
-            "window_tokens = 1000",
-            'window_tokens = 1\ncertificate = "a.pem"',
-            "server[0]: certificate and key are",
-        ),
+        ("window_tokens = 1000", 'window_tokens = 1\ncertificate = "a.pem"', "server[0]: certificate and key are"),
         ("window_tokens = 1000", 'window_tokens = 1\nca = "ca.pem"', "ca, certificate and key are for https://"),
         (
             'url = "http://127.0.0.1:8000"',

@@ -192,10 +192,7 @@ class Stack:
 
     async def counts(self, server: int) -> Any:
         """How many calls a server was asked, and answered."""
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://{self.endpoint(server)}/counts") as answer,
-        ):
+        async with aiohttp.ClientSession() as session, session.get(f"http://{self.endpoint(server)}/counts") as answer:
             return await answer.json()
 
     async def stat(self, name: str) -> int:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import attrs
 
-from fairsched.engines.adapters.ray_serve import messages as ray_serve_messages
+from fairsched.engines.adapters.ray_serve import messages as msg
 from fairsched.engines.adapters.ray_serve.settings import RouterSettings
 
 _log = logging.getLogger("fairsched.ray_serve")
@@ -41,8 +41,8 @@ class Actor(Protocol):
 
 @attrs.define(eq=False)
 class _Waiting:
-    ask: ray_serve_messages.AskPlace
-    place: "asyncio.Future[ray_serve_messages.PlacedCall]"
+    ask: msg.AskPlace
+    place: "asyncio.Future[msg.PlacedCall]"
 
 
 class ActorConnection:
@@ -52,7 +52,7 @@ class ActorConnection:
         self.settings = settings
         self.name = name
         self.around = 0
-        self.held: dict[int, ray_serve_messages.HeldPlace] = {}
+        self.held: dict[int, msg.HeldPlace] = {}
         """Calls in flight, by ticket."""
         self._connect = connect
         self._actor: Actor | None = None
@@ -60,9 +60,9 @@ class ActorConnection:
         self._tickets = count()
         self._replicas: dict[str, int] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._accounts: ray_serve_messages.Accounts | None = None
+        self._accounts: msg.Accounts | None = None
         self._around_told = 0
-        self._out: list[ray_serve_messages.Message] = []
+        self._out: list[msg.Message] = []
         self._wake = asyncio.Event()
         self._talking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,9 +71,7 @@ class ActorConnection:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def place(
-        self, name: str, client: str, prompt_tokens: int, max_output_tokens: int
-    ) -> ray_serve_messages.PlacedCall:
+    async def place(self, name: str, client: str, prompt_tokens: int, max_output_tokens: int) -> msg.PlacedCall:
         """Return a booked place for a call.
 
         Raises `UnreachableError` when there is no actor to ask, `TooLargeError` for a call that fits nowhere.  When it
@@ -82,7 +80,7 @@ class ActorConnection:
         self.start()
         if self._given_up:
             raise UnreachableError
-        ask = ray_serve_messages.AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
+        ask = msg.AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
         waiting = _Waiting(ask, asyncio.get_running_loop().create_future())
         self._waiting[ask.ticket] = waiting
         self.tell(ask)
@@ -92,7 +90,7 @@ class ActorConnection:
             # A place that comes meanwhile is given back, too: nothing was sent.
             del self._waiting[ask.ticket]
             self.held.pop(ask.ticket, None)
-            self.tell(ray_serve_messages.EndedCall(ask.ticket, "given back"))
+            self.tell(msg.EndedCall(ask.ticket, "given back"))
             raise
         del self._waiting[ask.ticket]
         if placed.refusal:
@@ -105,20 +103,20 @@ class ActorConnection:
         An actor that is there, or comes back, hears of it and charges it.
         """
         self.around += 1
-        ask = ray_serve_messages.AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
-        held = self.held[ask.ticket] = ray_serve_messages.HeldPlace(ask, replica, 0)
+        ask = msg.AskPlace(next(self._tickets), name, client, prompt_tokens, max_output_tokens)
+        held = self.held[ask.ticket] = msg.HeldPlace(ask, replica, 0)
         self.tell(held)
         return ask.ticket
 
-    def end(self, ticket: int, outcome: ray_serve_messages.Outcome = "answered") -> None:
+    def end(self, ticket: int, outcome: msg.Outcome = "answered") -> None:
         """End a call that was placed.  Telling an end twice changes nothing."""
         if self.held.pop(ticket, None) is not None:
-            self.tell(ray_serve_messages.EndedCall(ticket, outcome))
+            self.tell(msg.EndedCall(ticket, outcome))
 
     def sees(self, replicas: dict[str, int]) -> None:
         """Tell the replicas that there are, and how many calls each takes."""
         self._replicas = replicas
-        self.tell(ray_serve_messages.Replicas(replicas))
+        self.tell(msg.Replicas(replicas))
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
@@ -142,7 +140,7 @@ class ActorConnection:
         for task in self._tasks:
             task.cancel()
 
-    def tell(self, message: ray_serve_messages.Message) -> None:
+    def tell(self, message: msg.Message) -> None:
         """Say it to the actor.  Without one nothing is said: the next `HandleHello` has it."""
         if self._actor is not None:
             self._out.append(message)
@@ -173,15 +171,13 @@ class ActorConnection:
         self._out.clear()
         around = self.around
         waiting = tuple(each.ask for each in self._waiting.values() if not each.place.done())
-        hello = ray_serve_messages.HandleHello(
+        hello = msg.HandleHello(
             self._replicas, waiting, tuple(self.held.values()), self._accounts, around - self._around_told
         )
         # What is said from here on comes after this `HandleHello`.
         self._actor = actor
         async with asyncio.timeout(_EXCHANGE_SECONDS):
-            heard = ray_serve_messages.heard_of(
-                await actor("hello", self.name, self._session, ray_serve_messages.encode(hello))
-            )
+            heard = msg.heard_of(await actor("hello", self.name, self._session, msg.encode(hello)))
         self._around_told = around
         self._here()
         self._hear(heard)
@@ -205,20 +201,18 @@ class ActorConnection:
                 await self._wake.wait()
             messages, self._out = tuple(self._out), []
             async with asyncio.timeout(_EXCHANGE_SECONDS):
-                heard = ray_serve_messages.heard_of(
-                    await actor("exchange", self.name, self._session, ray_serve_messages.encode(messages))
-                )
+                heard = msg.heard_of(await actor("exchange", self.name, self._session, msg.encode(messages)))
             if not self._hear(heard):
                 return
 
     async def _hears(self, actor: Actor) -> None:
         while True:
             async with asyncio.timeout(_EXCHANGE_SECONDS + self.settings.heartbeat_seconds):
-                heard = ray_serve_messages.heard_of(await actor("hear", self.name, self._session))
+                heard = msg.heard_of(await actor("hear", self.name, self._session))
             if not self._hear(heard):
                 return
 
-    def _hear(self, heard: ray_serve_messages.CoordinatorAnswer) -> bool:
+    def _hear(self, heard: msg.CoordinatorAnswer) -> bool:
         if heard.accounts is not None:
             self._accounts = heard.accounts
         for placed in heard.placed:
@@ -227,7 +221,7 @@ class ActorConnection:
                 # It was given up while this was on its way, which was said or will be.
                 continue
             if not placed.refusal:
-                self.held[placed.ticket] = ray_serve_messages.HeldPlace(waiting.ask, placed.replica, placed.number)
+                self.held[placed.ticket] = msg.HeldPlace(waiting.ask, placed.replica, placed.number)
             waiting.place.set_result(placed)
         return heard.known
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import attrs
 import msgspec
 
-from fairsched.engines.adapters.ray_serve import messages as ray_serve_messages
+from fairsched.engines.adapters.ray_serve import messages as msg
 from fairsched.engines.adapters.ray_serve.settings import RouterSettings, settings_of
 from fairsched.engines.gateway import Share, Window, request_of, window_policy, window_router
 from fairsched.engines.serving import ClientRegistry, Document
@@ -38,7 +38,7 @@ class _Handle:
     heard_ns: int
     replicas: dict[str, int] = attrs.field(factory=dict)
     open: dict[int, int] = attrs.field(factory=dict)
-    outbox: list[ray_serve_messages.PlacedCall] = attrs.field(factory=list)
+    outbox: list[msg.PlacedCall] = attrs.field(factory=list)
     stale: bool = False
     """It said things while the coordinator gathered, and must say `HandleHello` again."""
 
@@ -49,7 +49,7 @@ class _Call:
 
     id: int
     handle: str
-    ask: ray_serve_messages.AskPlace
+    ask: msg.AskPlace
     replica: str | None = None
     number: int = 0
     since_ns: int = 0
@@ -77,7 +77,7 @@ class Coordinator:
         self.gathers = again
         """Whether the coordinator still gathers what handles kept, and lets no call in."""
         self._gather_until_ns: int | None = None
-        self._gathered: list[tuple[str, ray_serve_messages.HandleHello]] = []
+        self._gathered: list[tuple[str, msg.HandleHello]] = []
         self._handles: dict[str, _Handle] = {}
         self._calls: dict[int, _Call] = {}
         self._named: dict[str, list[int]] = {}
@@ -86,12 +86,12 @@ class Coordinator:
         self._placements = 0
         self._covered = 0
         """Placements up to this one are in the accounts that the window began with."""
-        self._kept: tuple[int, ray_serve_messages.Accounts | None] = (-1, None)
+        self._kept: tuple[int, msg.Accounts | None] = (-1, None)
         self._changes = 0
         self._begin(None)
 
-    def _begin(self, accounts: ray_serve_messages.Accounts | None) -> None:
-        """Hold a call that is in flight: the policy's own clients are the settings'."""
+    def _begin(self, accounts: msg.Accounts | None) -> None:
+        """Begin with what handles kept of the accounts of an earlier life, or (None) with nothing."""
         state = None if accounts is None else self._policy.state_from_json(accounts.state)
         self.window = Window(self._policy, self.router, state=state, budget_ms=self.settings.decision_budget_ms)
         known = () if accounts is None else accounts.clients
@@ -125,7 +125,7 @@ class Coordinator:
         """Handles that are there."""
         return len(self._handles)
 
-    def hello(self, handle: str, hello: ray_serve_messages.HandleHello, now_ns: int) -> None:
+    def hello(self, handle: str, hello: msg.HandleHello, now_ns: int) -> None:
         """Take all that is open at the handle; what it does not name any more was answered."""
         self.outcomes["around the policy"] += hello.around
         if self.gathers:
@@ -137,7 +137,7 @@ class Coordinator:
         self._take_over(handle, hello, now_ns)
         self._pump(now_ns)
 
-    def _take_over(self, handle: str, hello: ray_serve_messages.HandleHello, now_ns: int) -> None:
+    def _take_over(self, handle: str, hello: msg.HandleHello, now_ns: int) -> None:
         there = self._handles.setdefault(handle, _Handle(now_ns))
         there.heard_ns, there.stale = now_ns, False
         named = {ask.ticket for ask in hello.waiting} | {held.ask.ticket for held in hello.held}
@@ -152,9 +152,9 @@ class Coordinator:
             if known is None:
                 self._ask(handle, there, ask, now_ns)
             elif known.replica is not None:
-                there.outbox.append(ray_serve_messages.PlacedCall(ask.ticket, known.replica, known.number))
+                there.outbox.append(msg.PlacedCall(ask.ticket, known.replica, known.number))
 
-    def tell(self, handle: str, messages: Sequence[ray_serve_messages.Message], now_ns: int) -> None:
+    def tell(self, handle: str, messages: Sequence[msg.Message], now_ns: int) -> None:
         """Take the messages of a known handle, in order."""
         there = self._handles[handle]
         there.heard_ns = now_ns
@@ -163,21 +163,21 @@ class Coordinator:
             return
         for message in messages:
             match message:
-                case ray_serve_messages.AskPlace():
+                case msg.AskPlace():
                     self._ask(handle, there, message, now_ns)
-                case ray_serve_messages.HeldPlace():
+                case msg.HeldPlace():
                     self._hold(handle, there, message, now_ns)
-                case ray_serve_messages.Replicas():
+                case msg.Replicas():
                     self._sees(there, message.replicas, now_ns)
-                case ray_serve_messages.Died():
+                case msg.Died():
                     self._died(message.replica, now_ns)
-                case ray_serve_messages.EndedCall():
+                case msg.EndedCall():
                     request_id = there.open.get(message.ticket)
                     if request_id is not None:
                         self._end(request_id, message.outcome, now_ns)
         self._pump(now_ns)
 
-    def take(self, handle: str) -> tuple[ray_serve_messages.PlacedCall, ...]:
+    def take(self, handle: str) -> tuple[msg.PlacedCall, ...]:
         """Return the placements that the handle must learn, once."""
         there = self._handles[handle]
         placed, there.outbox = tuple(there.outbox), []
@@ -261,26 +261,25 @@ class Coordinator:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, handle: str, there: _Handle, ask: ray_serve_messages.AskPlace, now_ns: int) -> None:
+    def _ask(self, handle: str, there: _Handle, ask: msg.AskPlace, now_ns: int) -> None:
         if ask.ticket in there.open:
             return
         refusal = self._refuses(ask)
         if refusal is not None:
             self.outcomes["too large"] += 1
-            there.outbox.append(ray_serve_messages.PlacedCall(ask.ticket, "", 0, refusal))
+            there.outbox.append(msg.PlacedCall(ask.ticket, "", 0, refusal))
             return
         call = self._open(handle, there, ask)
         client = self.clients.resolve(ask.client)[0].id
         self.window.arrive(call.id, client, ask.prompt_tokens, ask.max_output_tokens, now_ns)
 
-    def _refuses(self, ask: ray_serve_messages.AskPlace) -> str | None:
+    def _refuses(self, ask: msg.AskPlace) -> str | None:
         """Return why no replica could ever take the call, whether or not one is there; None if one could."""
         need, most = held_tokens(ask.prompt_tokens, ask.max_output_tokens), self.settings.window_tokens
         return None if need <= most else f"{need} prompt and output tokens are over the window of {most}"
 
-    def _hold(self, handle: str, there: _Handle, held: ray_serve_messages.HeldPlace, now_ns: int) -> None:
-        """Return headers in lower case, of an HTTP request (an ASGI scope) or an object that has some; known, or
-        adopted."""
+    def _hold(self, handle: str, there: _Handle, held: msg.HeldPlace, now_ns: int) -> None:
+        """Take a call that is in flight at a replica: one that is known, or one to be adopted."""
         known = self._calls.get(there.open.get(held.ask.ticket, -1))
         if known is not None and known.replica == held.replica:
             return
@@ -296,7 +295,7 @@ class Coordinator:
         self.window.adopt(request, place, now_ns, charged=0 < held.number <= self._covered)
         self.outcomes["adopted"] += 1
 
-    def _open(self, handle: str, there: _Handle, ask: ray_serve_messages.AskPlace) -> _Call:
+    def _open(self, handle: str, there: _Handle, ask: msg.AskPlace) -> _Call:
         call = _Call(self._next_id, handle, ask)
         self._next_id += 1
         there.open[ask.ticket] = call.id
@@ -343,9 +342,7 @@ class Coordinator:
             self._placements += 1
             self._changes += 1
             call.replica, call.number, call.since_ns = replica_at[placement.server], self._placements, now_ns
-            self._handles[call.handle].outbox.append(
-                ray_serve_messages.PlacedCall(call.ask.ticket, call.replica, call.number)
-            )
+            self._handles[call.handle].outbox.append(msg.PlacedCall(call.ask.ticket, call.replica, call.number))
 
     # --- accounts ---------------------------------------------------------------------------------------------------
 
@@ -365,7 +362,7 @@ class Coordinator:
             **self.window.status(self.clients.all),
         }
 
-    def accounts(self, now_ns: int) -> ray_serve_messages.Accounts | None:
+    def accounts(self, now_ns: int) -> msg.Accounts | None:
         """Return what handles keep, the same object while nothing changed; None while nothing can be trusted."""
         if self._kept[0] != self._changes and not self.gathers:
             state = self.window.accounts(now_ns)
@@ -373,6 +370,6 @@ class Coordinator:
             if state is not None:
                 clients = tuple((client.name, client.weight) for client in self.clients.all)
                 document = self._policy.state_to_json(state)
-                kept = ray_serve_messages.Accounts(self._placements, self._policy_hash, clients, document)
+                kept = msg.Accounts(self._placements, self._policy_hash, clients, document)
             self._kept = (self._changes, kept)
         return self._kept[1]

@@ -508,8 +508,7 @@ class LiveCluster:
         return lost
 
     def _died(self, member: cluster_member.LiveWorker, why: str) -> None:
-        """Do what a worker that died has reported, and take it out. another one comes, and its requests go
-        elsewhere."""
+        """Take a worker out that died: another one of its number comes, and its requests go elsewhere."""
         self.deaths += 1
         member.deaths += 1
         _log.error("worker %d died with %d requests: %s", member.worker, len(member.calls), why)

@@ -54,10 +54,7 @@ def _exactly(figure: str, about: str, percent: float) -> Printed:
     panel="evaluation, micro-benchmark",
     platform=ARITHMETIC,
     setting="16 prompts share 2,000 or 16,000 tokens and have 200 of their own; the saving is found by the grouping",
-    claims=(
-        _exactly("2000", "2,000 shared tokens", 85.23),
-        _exactly("16000", "16,000 shared tokens", 92.59),
-    ),
+    claims=(_exactly("2000", "2,000 shared tokens", 85.23), _exactly("16000", "16,000 shared tokens", 92.59)),
     note="printed as 85.2 and 92.6 %; the decimals are 15/16 of 2,000/2,200 and of 16,000/16,200",
     seeds=1,
     seconds=1,

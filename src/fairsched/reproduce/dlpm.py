@@ -22,18 +22,7 @@ from fairsched.model.events import Arrived, Decoded, Event, Prefilled
 from fairsched.model.latency import PRESETS
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Client, Job, Prompt, Workload
-from fairsched.reproduce.row import (
-    Control,
-    Figures,
-    Panel,
-    Platform,
-    Printed,
-    above_zero,
-    fewer,
-    more,
-    number,
-    rows_of,
-)
+from fairsched.reproduce.row import Control, Figures, Panel, Platform, Printed, above_zero, fewer, more, number, rows_of
 from fairsched.reproduce.runs import A10G, A100, measured, rate, run, well_behaved, workload
 
 row = rows_of("dlpm")

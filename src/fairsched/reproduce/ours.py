@@ -38,10 +38,7 @@ SHORT: Cells = {
     "programming": ("programming", None, {"problems": 16}),
     "azure": ("azure-chat", None, {"requests": 2_000}),
 }
-OTHER: Cells = {
-    "A100 QA": ("long-context-qa", "more-requests", {"rate": 20.0}),
-    "A100 loogle": ("loogle", None, {}),
-}
+OTHER: Cells = {"A100 QA": ("long-context-qa", "more-requests", {"rate": 20.0}), "A100 loogle": ("loogle", None, {})}
 """Memory that would hold a prefix of each client, on which nothing was fitted."""
 FRESH = 10
 """Seeds are counted from here: the rule's factors were chosen on the first four."""

@@ -57,9 +57,7 @@ def alike(jobs: Workload, *, outputs: bool = True) -> Workload:
     output = round(sum(job.output_tokens for job in jobs.jobs) / len(jobs.jobs))
     made = (
         replace(
-            job,
-            request=replace(job.request, prompt=prompt),
-            output_tokens=output if outputs else job.output_tokens,
+            job, request=replace(job.request, prompt=prompt), output_tokens=output if outputs else job.output_tokens
         )
         for job in jobs.jobs
     )

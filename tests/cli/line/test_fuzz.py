@@ -368,9 +368,7 @@ def test_no_command_line_ends_in_a_traceback(command: str, stubs: None, full_bud
     statuses, in bounded time and memory; bad input is one line."""
     folder = set(Path.cwd().iterdir())
     budget = settings(
-        max_examples=EXAMPLES_MAX if full_budget else EXAMPLES,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
+        max_examples=EXAMPLES_MAX if full_budget else EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck)
     )
 
     @budget

@@ -151,9 +151,7 @@ def test_two_handles_share_one_policy_by_weight(together: bool) -> None:
         for place in places:
             place.revive()
         handles = [places[0 if together else i].handle(name, {"r": 2}) for i, name in enumerate(("gold", "free"))]
-        await asyncio.gather(
-            *(client(name, handles[i]) for i, name in enumerate(("gold", "free")) for _ in range(8)),
-        )
+        await asyncio.gather(*(client(name, handles[i]) for i, name in enumerate(("gold", "free")) for _ in range(8)))
 
     run(work())
     ratio = answered["gold"] / answered["free"]

@@ -21,7 +21,7 @@ from fairsched.engines.settings import ConfigError
 from fairsched.model import events as ev
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import KEY_BYTES, Client
-from tests.support.adapters import vllm_stand_in
+from tests.support.adapters import vllm_stand_in as stand
 from tests.support.policies.pausing import pauses_in_turns
 
 POLICIES = [
@@ -30,7 +30,7 @@ POLICIES = [
 ]
 
 
-def monitor_of(engine: vllm_stand_in.StandIn, unreserved: int, ahead: int) -> Monitor | None:
+def monitor_of(engine: stand.StandIn, unreserved: int, ahead: int) -> Monitor | None:
     """The promise of the engine's policy, to be held to its events; what pauses, learns of steps `ahead` later."""
     policy = engine.tracker.guard.policy
     limits = policy.guarantee.limits(engine.tracker.memory.capacity_tokens, 30)
@@ -48,9 +48,9 @@ def test_a_paused_request_keeps_its_blocks_and_is_not_scheduled(
     """With clients that are paused in turns every request ends once, charged tokens are computed tokens, paused ones
     produce nothing, and each admission is the one that the pure policy decides; also with steps ahead and aborts."""
     rng = random.Random(seed)
-    policy = pauses_in_turns(vllm_stand_in.policy_of("vtc"))
-    engine = vllm_stand_in.StandIn(policy, budget=budget, unreserved=unreserved)
-    rest = vllm_stand_in.requests(rng, 20)
+    policy = pauses_in_turns(stand.policy_of("vtc"))
+    engine = stand.StandIn(policy, budget=budget, unreserved=unreserved)
+    rest = stand.requests(rng, 20)
     while rest or engine.running or len(engine.waiting):
         for _ in range(rng.randint(0, 2)):
             if rest:
@@ -59,9 +59,9 @@ def test_a_paused_request_keeps_its_blocks_and_is_not_scheduled(
             engine.abort(rng.choice(list(engine.known)))
         assert engine.steps < 10_000
         engine.run(1, ahead)
-    counts = vllm_stand_in.check_pauses(engine.events)
+    counts = stand.check_pauses(engine.events)
     assert counts[ev.Finished] + counts[ev.Cancelled] == 20
-    assert vllm_stand_in.decisions_differ(engine.tracker, engine.events) == []
+    assert stand.decisions_differ(engine.tracker, engine.events) == []
     produced = sum(sum(event.tokens) for event in engine.events if isinstance(event, ev.Decoded))
     assert produced == sum(
         event.output_tokens if isinstance(event, ev.Finished) else event.generated_tokens
@@ -72,14 +72,14 @@ def test_a_paused_request_keeps_its_blocks_and_is_not_scheduled(
 
 def test_paused_requests_make_room_for_the_next() -> None:
     """The worlds of the test before this one have pauses, requests that go on, and ones that are taken out."""
-    policy = pauses_in_turns(vllm_stand_in.policy_of("vtc"))
+    policy = pauses_in_turns(stand.policy_of("vtc"))
     counts: Counter[type] = Counter()
     for seed in range(3):
-        engine = vllm_stand_in.StandIn(policy, budget=16)
-        for request in vllm_stand_in.requests(random.Random(seed), 30):
+        engine = stand.StandIn(policy, budget=16)
+        for request in stand.requests(random.Random(seed), 30):
             engine.add(request)
         engine.run(5_000)
-        counts += vllm_stand_in.check_pauses(engine.events)
+        counts += stand.check_pauses(engine.events)
     assert counts[ev.Finished] == 3 * 30
     assert counts[ev.Paused] > 0
     assert counts[ev.Preempted] > 0
@@ -101,12 +101,12 @@ def test_whatever_happens_nobody_is_lost_and_the_policy_decides(
     tokens, and the promise holds, without reservations (None) and with any number of outputs unreserved."""
     rng, (name, parameters) = random.Random(seed), chosen
     reserve = unreserved is not None or name == "dlpm-in-batch"
-    engine = vllm_stand_in.StandIn(
-        vllm_stand_in.policy_of(name, reserve, **parameters), budget=budget, reserve=reserve, unreserved=unreserved or 0
+    engine = stand.StandIn(
+        stand.policy_of(name, reserve, **parameters), budget=budget, reserve=reserve, unreserved=unreserved or 0
     )
-    coming = vllm_stand_in.requests(rng, 30)
+    coming = stand.requests(rng, 30)
     for request in coming:
-        request.status = rng.choice([vllm_stand_in.Status.WAITING] * 4 + [vllm_stand_in.Status.WAITING_FOR_GRAMMAR])
+        request.status = rng.choice([stand.Status.WAITING] * 4 + [stand.Status.WAITING_FOR_GRAMMAR])
         request.puts_off = rng.choice([0, 0, 0, 1])
     rest = list(coming)
     while rest or engine.running or len(engine.waiting):
@@ -126,7 +126,7 @@ def test_whatever_happens_nobody_is_lost_and_the_policy_decides(
     assert set(ends.values()) == {1}
     assert engine.pool.free == 16
     assert not engine.tracker.guard.interventions
-    assert vllm_stand_in.decisions_differ(engine.tracker, engine.events) == []
+    assert stand.decisions_differ(engine.tracker, engine.events) == []
     if unreserved == 0 and not engine.tracker.guard.pauses:
         assert not any(isinstance(event, ev.Preempted) for event in engine.events)
     assert not engine.tracker.unreserved_tokens
@@ -143,13 +143,13 @@ def test_whatever_happens_nobody_is_lost_and_the_policy_decides(
 
 def test_without_reservation_requests_are_preempted_and_come_back() -> None:
     """The world above does preempt: outputs that outgrow memory take the youngest out, which goes on later."""
-    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc", False), blocks=8, reserve=False)
+    engine = stand.StandIn(stand.policy_of("vtc", False), blocks=8, reserve=False)
     for i in range(4):
-        engine.add(vllm_stand_in.StandInRequest(f"r{i}", "ab"[i % 2], 4, 24, 24))
+        engine.add(stand.StandInRequest(f"r{i}", "ab"[i % 2], 4, 24, 24))
     engine.run(ahead=2)
     assert any(isinstance(event, ev.Preempted) for event in engine.events)
     assert sum(isinstance(event, ev.Finished) for event in engine.events) == 4
-    assert vllm_stand_in.decisions_differ(engine.tracker, engine.events) == []
+    assert stand.decisions_differ(engine.tracker, engine.events) == []
 
 
 def test_outputs_that_are_declared_and_do_not_come_cost_little() -> None:
@@ -157,11 +157,9 @@ def test_outputs_that_are_declared_and_do_not_come_cost_little() -> None:
     the steps; predicted, all that have room run, in about as many steps as with 32 declared."""
     steps = {}
     for declared, unreserved in ((32, 0), (1500, 0), (1500, 16_000)):
-        engine = vllm_stand_in.StandIn(
-            vllm_stand_in.policy_of("vtc"), blocks=4000, seats=64, budget=2048, unreserved=unreserved
-        )
+        engine = stand.StandIn(stand.policy_of("vtc"), blocks=4000, seats=64, budget=2048, unreserved=unreserved)
         for i in range(400):
-            engine.add(vllm_stand_in.StandInRequest(f"r{i}", "abcd"[i % 4], 100, declared, 32))
+            engine.add(stand.StandInRequest(f"r{i}", "abcd"[i % 4], 100, declared, 32))
         steps[declared, unreserved] = 0
         while engine.running or len(engine.waiting):
             engine.run(1)
@@ -174,10 +172,10 @@ def test_outputs_that_are_declared_and_do_not_come_cost_little() -> None:
 def test_a_client_that_declares_far_too_much_is_limited_alone() -> None:
     """What one client leaves unreserved is no more than its limit, whatever others do; what it declares beyond that is
     reserved."""
-    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), blocks=1000, seats=64, budget=2048, unreserved=400)
+    engine = stand.StandIn(stand.policy_of("vtc"), blocks=1000, seats=64, budget=2048, unreserved=400)
     for i in range(60):
         client, declared = ("greedy", 300) if i % 2 else ("modest", 20)
-        engine.add(vllm_stand_in.StandInRequest(f"r{i}", client, 10, declared, 5))
+        engine.add(stand.StandInRequest(f"r{i}", client, 10, declared, 5))
     most = Counter[int]()
     while engine.running or len(engine.waiting):
         engine.run(1)
@@ -190,8 +188,8 @@ def test_a_client_that_declares_far_too_much_is_limited_alone() -> None:
 
 def test_chunks_are_charged_as_they_are_scheduled() -> None:
     """A prompt over the budget is prefilled in chunks that sum to what was admitted."""
-    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), budget=5)
-    engine.add(vllm_stand_in.StandInRequest("r", "a", 13, 2, 2))
+    engine = stand.StandIn(stand.policy_of("vtc"), budget=5)
+    engine.add(stand.StandInRequest("r", "a", 13, 2, 2))
     engine.run()
     chunks = [event.tokens for event in engine.events if isinstance(event, ev.Prefilled)]
     assert chunks == [5, 5, 3]
@@ -199,8 +197,8 @@ def test_chunks_are_charged_as_they_are_scheduled() -> None:
 
 def test_what_is_being_computed_is_not_given_back() -> None:
     """A caller leaves while a chunk is in flight: only what was not scheduled is refunded."""
-    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), budget=5)
-    engine.add(vllm_stand_in.StandInRequest("r", "a", 13, 2, 2))
+    engine = stand.StandIn(stand.policy_of("vtc"), budget=5)
+    engine.add(stand.StandInRequest("r", "a", 13, 2, 2))
     engine.schedule()
     engine.abort("r")
     engine.update()
@@ -213,14 +211,14 @@ def test_what_is_being_computed_is_not_given_back() -> None:
 def test_a_chunk_of_an_earlier_stint_is_not_one_of_this() -> None:
     """A request that was taken out and is back while a step of before is in flight (vLLM drops its results): what that
     step computed is not taken for the prompt that is computed again."""
-    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), budget=5)
-    request = vllm_stand_in.StandInRequest("r", "a", 13, 2, 2)
+    engine = stand.StandIn(stand.policy_of("vtc"), budget=5)
+    request = stand.StandInRequest("r", "a", 13, 2, 2)
     engine.add(request)
     first = engine.schedule()
     engine.in_flight.clear()
     engine.running.clear()
     engine.pool.release("r")
-    request.status, request.num_computed_tokens = vllm_stand_in.Status.PREEMPTED, 0
+    request.status, request.num_computed_tokens = stand.Status.PREEMPTED, 0
     engine.tracker.requeue(request)
     engine.waiting.prepend_requests([request])
     engine.schedule()
@@ -230,9 +228,9 @@ def test_a_chunk_of_an_earlier_stint_is_not_one_of_this() -> None:
 
 def test_nobody_passes_who_has_no_room() -> None:
     """The one who is next waits for memory, and a small request behind it waits too: then large ones do not starve."""
-    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("fcfs"), blocks=4)
+    engine = stand.StandIn(stand.policy_of("fcfs"), blocks=4)
     for i, most in enumerate((8, 15, 1)):
-        engine.add(vllm_stand_in.StandInRequest(f"r{i}", "a", 1, most, most))
+        engine.add(stand.StandInRequest(f"r{i}", "a", 1, most, most))
     engine.schedule()
     assert engine.let_in == ["r0"]
     assert not engine.waiting
@@ -246,11 +244,11 @@ def test_nobody_passes_who_has_no_room() -> None:
 
 def test_whoever_is_put_off_keeps_its_place_and_nobody_passes() -> None:
     """A request that vLLM puts off (a LoRA slot is missing) goes first again in the next step."""
-    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("fcfs"))
-    first = vllm_stand_in.StandInRequest("r0", "a", 1, 4, 4)
+    engine = stand.StandIn(stand.policy_of("fcfs"))
+    first = stand.StandInRequest("r0", "a", 1, 4, 4)
     first.puts_off = 2
     engine.add(first)
-    engine.add(vllm_stand_in.StandInRequest("r1", "b", 1, 4, 4))
+    engine.add(stand.StandInRequest("r1", "b", 1, 4, 4))
     engine.schedule()
     engine.schedule()
     assert engine.let_in == []
@@ -260,46 +258,46 @@ def test_whoever_is_put_off_keeps_its_place_and_nobody_passes() -> None:
 
 def test_what_the_books_cannot_describe_is_served_first_and_counted() -> None:
     """A streaming session waits beside the policy; so does a prompt that is too long for the library."""
-    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"))
-    engine.add(vllm_stand_in.StandInRequest("r0", "a", 2, 2, 2))
-    session = vllm_stand_in.StandInRequest("s", "a", 2, 2, 2)
+    engine = stand.StandIn(stand.policy_of("vtc"))
+    engine.add(stand.StandInRequest("r0", "a", 2, 2, 2))
+    session = stand.StandInRequest("s", "a", 2, 2, 2)
     session.resumable = True
     engine.add(session)
-    engine.waiting.add_request(vllm_stand_in.StandInRequest("huge", "a", 1 << 30, 2, 2))
+    engine.waiting.add_request(stand.StandInRequest("huge", "a", 1 << 30, 2, 2))
     assert engine.waiting.uncovered == 2
-    engine.waiting.remove_request(vllm_stand_in.StandInRequest("huge", "a", 1, 1, 1))
+    engine.waiting.remove_request(stand.StandInRequest("huge", "a", 1, 1, 1))
     engine.run()
     assert engine.let_in == ["s", "r0"]
 
 
 def test_a_request_fits_if_all_outputs_do() -> None:
     """Free blocks less what the running ones may still need, in whole blocks; without reservation everybody fits."""
-    pool = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), blocks=10).pool
-    memory = KvMemory(pool, vllm_stand_in.BLOCK)
+    pool = stand.StandIn(stand.policy_of("vtc"), blocks=10).pool
+    memory = KvMemory(pool, stand.BLOCK)
     assert memory.capacity_tokens == 40
     pool.allocate("r", 5)
     running = [("r", 17)]
     assert memory.promised_blocks(running) == 3
-    request: Any = vllm_stand_in.StandInRequest("q", "a", 1, 1, 1)
+    request: Any = stand.StandInRequest("q", "a", 1, 1, 1)
     assert memory.fits(request, 20, running)
     assert not memory.fits(request, 21, running)
-    assert KvMemory(pool, vllm_stand_in.BLOCK, reserves=False).fits(request, 1000, running)
-    assert KvMemory(pool, vllm_stand_in.BLOCK, lookahead_tokens=4).blocks_of(20) == 6
+    assert KvMemory(pool, stand.BLOCK, reserves=False).fits(request, 1000, running)
+    assert KvMemory(pool, stand.BLOCK, lookahead_tokens=4).blocks_of(20) == 6
 
 
 def test_a_cached_block_that_nobody_uses_is_no_longer_free() -> None:
     """What is cached need not be found again; of that, what others use costs nothing, and the rest is taken out of
     what is free."""
-    pool: Any = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), blocks=4).pool
+    pool: Any = stand.StandIn(stand.policy_of("vtc"), blocks=4).pool
     pool.allocate("r", 4)
-    memory = KvMemory(pool, vllm_stand_in.BLOCK)
-    request: Any = vllm_stand_in.StandInRequest("q", "a", 1, 1, 1)
+    memory = KvMemory(pool, stand.BLOCK)
+    request: Any = stand.StandInRequest("q", "a", 1, 1, 1)
 
     def fits(*users: int) -> bool:
         """Whether a request of five blocks fits beside one of a block, with cached blocks that so many others use."""
         cached = [SimpleNamespace(ref_cnt=count) for count in users]
-        pool.get_computed_blocks = lambda _: (SimpleNamespace(blocks=(cached,)), vllm_stand_in.BLOCK * len(cached), 0)
-        return memory.fits(request, 5 * vllm_stand_in.BLOCK, [("r", vllm_stand_in.BLOCK)])
+        pool.get_computed_blocks = lambda _: (SimpleNamespace(blocks=(cached,)), stand.BLOCK * len(cached), 0)
+        return memory.fits(request, 5 * stand.BLOCK, [("r", stand.BLOCK)])
 
     assert not fits()
     assert fits(1, 1)
@@ -311,12 +309,12 @@ def test_a_cached_block_that_nobody_uses_is_no_longer_free() -> None:
 def test_a_policy_is_told_of_what_it_believes_to_be_cached_and_is_not() -> None:
     """Before it decides: from the first block on that is gone; nothing where it believes no more than there is."""
     cache: Any = Cache(3)
-    prefixes, request = Prefixes(cache, True), vllm_stand_in.StandInRequest("q", "a", 6 * vllm_stand_in.BLOCK + 1, 1, 1)
+    prefixes, request = Prefixes(cache, True), stand.StandInRequest("q", "a", 6 * stand.BLOCK + 1, 1, 1)
     request.block_hashes = [k.to_bytes(32, "little") for k in range(6)]
     cache.put(request)
     prompt = prefixes.prompt(request)
-    assert prefixes.corrected(request, 7, prompt, 6 * vllm_stand_in.BLOCK, 9) == ev.Evicted(9, 0, 7, prompt, 3, 3)
-    for believed in (0, 2 * vllm_stand_in.BLOCK, 3 * vllm_stand_in.BLOCK):
+    assert prefixes.corrected(request, 7, prompt, 6 * stand.BLOCK, 9) == ev.Evicted(9, 0, 7, prompt, 3, 3)
+    for believed in (0, 2 * stand.BLOCK, 3 * stand.BLOCK):
         assert prefixes.corrected(request, 7, prompt, believed, 9) is None
 
 
@@ -381,9 +379,9 @@ def test_only_tested_versions_are_accepted() -> None:
 
 def test_the_report_is_json_and_says_what_was_served(tmp_path: Path) -> None:
     """Tokens by client, outcomes, the gap and its bound; the metrics say the same."""
-    engine = vllm_stand_in.StandIn(vllm_stand_in.policy_of("vtc"), settings=VllmSettings(clients={"b": 2}))
+    engine = stand.StandIn(stand.policy_of("vtc"), settings=VllmSettings(clients={"b": 2}))
     for i in range(6):
-        engine.add(vllm_stand_in.StandInRequest(f"r{i}", "ab"[i % 2], 8, 4, 4))
+        engine.add(stand.StandInRequest(f"r{i}", "ab"[i % 2], 8, 4, 4))
     engine.run()
     report = TrackerStatus(monitor_of(engine, 0, 1))
     report.tracker = engine.tracker
@@ -402,16 +400,16 @@ class Cache:
     """vLLM's prefix cache: chained blocks, the least recently used goes first, and of a prompt its end."""
 
     def __init__(self, blocks: int) -> None:
-        self.block_tokens = vllm_stand_in.BLOCK
+        self.block_tokens = stand.BLOCK
         self._blocks = blocks
         self._used: dict[bytes, None] = {}
 
     def cached_tokens(self, request: Any) -> int:
         """Tokens of the longest prefix that is there, less the last one of the request."""
-        names = request.block_hashes[: (request.num_tokens - 1) // vllm_stand_in.BLOCK]
-        return vllm_stand_in.BLOCK * next((k for k, name in enumerate(names) if name not in self._used), len(names))
+        names = request.block_hashes[: (request.num_tokens - 1) // stand.BLOCK]
+        return stand.BLOCK * next((k for k, name in enumerate(names) if name not in self._used), len(names))
 
-    def put(self, request: vllm_stand_in.StandInRequest) -> None:
+    def put(self, request: stand.StandInRequest) -> None:
         """The request is computed."""
         for name in reversed(request.block_hashes):
             self._used.pop(name, None)
@@ -427,7 +425,7 @@ def test_what_is_believed_stays_about_as_large_as_the_cache(blocks: int, shared:
     cache: Any = Cache(47)
     prefixes, believed = Prefixes(cache, True), {b"": 0}
     for i in range(1_000):
-        request = vllm_stand_in.StandInRequest(f"r{i}", "a", blocks * vllm_stand_in.BLOCK + tail, 1, 1)
+        request = stand.StandInRequest(f"r{i}", "a", blocks * stand.BLOCK + tail, 1, 1)
         request.num_output_tokens = 1
         mine = [(k if k < shared else 100 + i * blocks + k).to_bytes(32, "little") for k in range(blocks)]
         request.block_hashes = mine

@@ -90,12 +90,7 @@ class Stream:
 
 
 async def ask(
-    http: Caller,
-    client: str,
-    tokens: int,
-    prompt: str = "hello",
-    pause: float = 0.0,
-    seen: Stream | None = None,
+    http: Caller, client: str, tokens: int, prompt: str = "hello", pause: float = 0.0, seen: Stream | None = None
 ) -> Stream:
     """A stream, which `seen` shows as it comes; a caller that is cut off has what it has."""
     seen = seen or Stream()

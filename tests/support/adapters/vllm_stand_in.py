@@ -128,8 +128,7 @@ class StandIn:
         guard = AdmissionGuard(policy, log, budget_ms=budget_ms)
         clients, bus = settings.registry(), EventBus(None, [self.events.extend])
         self.tracker = VllmTracker(
-            *(guard, memory, clients, Prefixes(memory, False), bus, 1 << 20, self._clock),
-            unreserved_max=unreserved,
+            *(guard, memory, clients, Prefixes(memory, False), bus, 1 << 20, self._clock), unreserved_max=unreserved
         )
         self.waiting = FairQueue(self.tracker, self._is_ready)
         self.running: list[StandInRequest] = []

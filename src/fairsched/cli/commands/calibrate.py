@@ -102,13 +102,7 @@ def calibrate(
 
     bench = of_engine.load(seed)
     with progress_bar() as progress:
-        found = calibration.calibrate(
-            bench,
-            policy,
-            repeats=of_engine.repeats,
-            seed=seed,
-            progress=progress,
-        )
+        found = calibration.calibrate(bench, policy, repeats=of_engine.repeats, seed=seed, progress=progress)
     document = preset_document(found.latency, bench.facts(policy))
     if out is not None:
         write_whole(out, encoded(document))

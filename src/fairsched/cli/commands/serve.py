@@ -140,11 +140,7 @@ def _policy(options: BackendOptions) -> ComposedPolicy:
 
 
 def _server(
-    options: BackendOptions,
-    policy: ComposedPolicy,
-    weights: dict[str, int],
-    log: Path | None,
-    api_key: str | None,
+    options: BackendOptions, policy: ComposedPolicy, weights: dict[str, int], log: Path | None, api_key: str | None
 ) -> "tuple[ApiServer, LlamaConfig]":
     """Load the model and start the workers."""
     from fairsched.engines.server import Access, ApiServer, Backend, CallReader, ExecutorMaker, tokenizer_of

@@ -81,12 +81,7 @@ def _verify(
         check_free(certificate)
     with progress_bar() as progress:
         outcome = outcome_of(
-            policies,
-            deployment,
-            quick=quick,
-            jobs=jobs,
-            counterexamples=COUNTEREXAMPLES,
-            progress=progress,
+            policies, deployment, quick=quick, jobs=jobs, counterexamples=COUNTEREXAMPLES, progress=progress
         )
     if json == STDOUT:
         with shown():

@@ -27,15 +27,7 @@ from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 from fairsched.policies.routers import RoundRobin
-from tests.engines.serving.cluster.test_cluster import (
-    DEATHS,
-    FOREVER,
-    KEYS,
-    Sent,
-    gate_passed,
-    played,
-    seen_now,
-)
+from tests.engines.serving.cluster.test_cluster import DEATHS, FOREVER, KEYS, Sent, gate_passed, played, seen_now
 from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed
 from tests.support.engines.fake_executor import FailingExecutor, FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death, FlakyWorkers
