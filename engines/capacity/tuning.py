@@ -279,10 +279,8 @@ def quanta_for(least: int, most: int) -> list[int]:
 def search(measure: Measure, quanta: Sequence[int], caps: Sequence[int | None], max_wait_us: float) -> Tuning:
     """Look for the most throughput with a wait of at most `max_wait_us`, by measurement and by proof.
 
-    An interrupt ends the search with what there is.  Raises `ValueError` without anything to try.
+    An interrupt ends the search with what there is.
     """
-    if not quanta or not caps:
-        raise ValueError("there is no quantum or no cap to try")
     known: dict[tuple[int, int | None], TunedPoint] = {}
 
     def run(quantum: int, cap: int | None) -> TunedPoint:

@@ -266,13 +266,6 @@ def test_an_interrupt_keeps_what_was_run() -> None:
     assert len(tuning.points) == 4
 
 
-def test_nothing_to_try_is_an_error() -> None:
-    """A search needs a quantum and a cap."""
-    world = World(lambda q, m: 1.0, lambda q, m: 1.0, lambda q, m: 1.0)
-    with pytest.raises(ValueError, match="no quantum or no cap"):
-        search(world.measure, [], CAPS, 1.0)
-
-
 def test_ladders() -> None:
     """Caps end at what the largest request needs, and quanta are powers of two within their limits."""
     assert CAPS[0] is None
