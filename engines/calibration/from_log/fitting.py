@@ -51,38 +51,24 @@ _LIMIT = float(np.log(4.0))
 _MISSED = 3 * _LIMIT
 
 
-@attrs.frozen
-class Errors:
-    """The relative errors (logarithms of simulated over observed) of one machine."""
+def distance(seen: Observed, said: Simulated) -> float:
+    """Return how far a simulation is from what was seen, as logarithms of simulated over observed.
 
-    of_requests: Floats
-    """Of each judged request: the time to its first token and the rest of its time, or its whole time."""
-    of_percentiles: Floats
-    """Of percentiles of first tokens, latencies and times between tokens."""
-
-    @property
-    def distance(self) -> float:
-        """One number: the mean error of requests and of percentiles."""
-        single = float(np.minimum(np.abs(self.of_requests), _LIMIT).mean()) if len(self.of_requests) else 0.0
-        overall = float(np.minimum(np.abs(self.of_percentiles), _LIMIT).mean()) if len(self.of_percentiles) else 0.0
-        return (single + overall) / 2
-
-
-def errors(seen: Observed, said: Simulated) -> Errors:
-    """Return how far a simulation is from what was seen."""
+    It is the mean of two errors: that of judged requests (the time to the first token and the rest, or the whole time),
+    and that of percentiles of first tokens, latencies and times between tokens.
+    """
     streams = seen.streams
     first, whole = seen.judged & streams, seen.judged & ~streams
     decodes = first & (seen.output > 1) & (seen.latency > seen.ttft)
     grain = max(0.02 * float(np.median(seen.latency[seen.judged])), 1.0) if bool(seen.judged.any()) else 1.0
-    parts = [
+    of_requests = [
         _ratio(said.ttft[first], seen.ttft[first], grain),
         _ratio((said.latency - said.ttft)[decodes], (seen.latency - seen.ttft)[decodes], grain / 4),
         _ratio(said.latency[whole], seen.latency[whole], grain),
     ]
-    overall: list[float] = []
-    for figure in figures(seen, said).values():
-        overall += [float(np.log(max(a, 1) / max(b, 1))) for a, b in (figure.both(percent) for percent in COMPARED)]
-    return Errors(np.concatenate(parts), np.array(overall))
+    overall = [np.log(np.divide(*np.maximum(each.both(COMPARED), 1))) for each in figures(seen, said).values()]
+    parts = (np.concatenate(rows or [np.empty(0)]) for rows in (of_requests, overall))
+    return sum(float(np.minimum(np.abs(part), _LIMIT).mean()) if len(part) else 0.0 for part in parts) / 2
 
 
 def _ratio(said: Floats | np.ndarray, seen: Floats | np.ndarray, grain: float) -> Floats:
@@ -97,9 +83,9 @@ class Figure:
     simulated: Floats
     observed: Floats
 
-    def both(self, percent: int) -> tuple[float, float]:
-        """Return a percentile of both, simulated first."""
-        return float(np.percentile(self.simulated, percent)), float(np.percentile(self.observed, percent))
+    def both(self, percents: Sequence[int]) -> Floats:
+        """Return percentiles of both in a row each, simulated first."""
+        return np.stack([np.percentile(each, percents) for each in (self.simulated, self.observed)])
 
 
 def figures(seen: Observed, said: Simulated) -> dict[str, Figure]:
@@ -128,14 +114,13 @@ class MachineSearch:
         self.progress = progress
         self.tried: dict[str, list[tuple[float | int | str, float]]] = {}
         self._aims: dict[int, tuple[float, ...]] = {}
-
-    def errors(self, machine: LogMachine) -> Errors:
-        """Return the errors of a machine."""
-        return errors(self.seen, self.played.on(machine))
+        self._distances: dict[LogMachine, float] = {}
 
     def distance(self, machine: LogMachine) -> float:
         """Return the distance of a machine."""
-        return self.errors(machine).distance
+        if machine not in self._distances:
+            self._distances[machine] = distance(self.seen, self.played.on(machine))
+        return self._distances[machine]
 
     # --- step times ---------------------------------------------------------------------------------------------------
 
@@ -483,9 +468,8 @@ def held_out(seen: Observed, said: Simulated) -> tuple[tuple[FigureError, ...], 
     """Return the errors of percentiles, and the median error of single requests, by figure."""
     found, typical = [], {}
     for name, figure in figures(seen, said).items():
-        for percent in PERCENTS:
-            simulated, logged = figure.both(percent)
-            found.append(FigureError(name, percent, logged / 1e6, simulated / 1e6))
+        rows = (figure.both(PERCENTS) / 1e6).T.tolist()
+        found += [FigureError(name, percent, row[1], row[0]) for percent, row in zip(PERCENTS, rows, strict=True)]
         typical[name] = float(np.median(np.abs(figure.simulated / np.maximum(figure.observed, 1) - 1)))
     return tuple(found), typical
 

@@ -102,7 +102,7 @@ def test_the_document_is_a_latency_model(fitted: LogFit, tmp_path: Path) -> None
 
 def test_the_same_log_gives_the_same_machine(log: Path) -> None:
     """Nothing is left to chance."""
-    once, again = (fit_log(read_access_log(log), requests_max=60, workers=1) for _ in range(2))
+    once, again = (fit_log(read_access_log(log), requests_max=30, workers=1) for _ in range(2))
     assert once == again
 
 
