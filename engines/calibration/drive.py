@@ -17,6 +17,7 @@ import numpy as np
 
 from fairsched.engines.calibration.meter import StepMeter
 from fairsched.engines.serving import Answer, Engine
+from fairsched.engines.simulation import CallGraph
 from fairsched.model.events import Cancelled
 from fairsched.model.request import Job, Prompt, Workload
 
@@ -104,23 +105,14 @@ class Driver:
         self._meter = meter
         self._clock = clock
         self._progress = progress
-        self._jobs = {job.request.id: job for job in workload.jobs}
+        self._calls = CallGraph(workload.jobs)
         self._ids = prompt_ids
-        self._children: dict[int, list[int]] = {}
-        self._missing = {job.request.id: len(job.after) for job in workload.jobs}
-        self._agenda: list[tuple[int, int, int]] = []
+        self._agenda = sorted((job.request.arrival_ns, _SEND, job.request.id) for job in self._calls.roots())
         self._late: list[tuple[int, int, int]] = []
-        self._over: set[int] = set()
         self._busy = False
         self._moment_ns: int | None = None
         self.sent_ns: dict[int, int] = {}
         self.left_ns: dict[int, int] = {}
-        for job in workload.jobs:
-            for parent in job.after:
-                self._children.setdefault(parent, []).append(job.request.id)
-            if not job.after:
-                self._agenda.append((job.request.arrival_ns, _SEND, job.request.id))
-        self._agenda.sort()
 
     def run(self) -> None:
         """Serve the whole workload."""
@@ -132,8 +124,8 @@ class Driver:
             while agenda and agenda[0][0] < until:
                 self._moment_ns, what, request_id = heappop(agenda)
                 if what == _SEND:
-                    self._send(self._jobs[request_id])
-                elif request_id not in self._over:
+                    self._send(self._calls.jobs[request_id])
+                elif request_id not in self._calls.over:
                     self._cancel(request_id)
             # A request that follows one that ended in the last step is sent when the next one has begun.
             late, self._late = self._late, []
@@ -162,23 +154,12 @@ class Driver:
         self._engine.cancel(request_id)
 
     def _ended(self, answer: Answer) -> None:
-        self._end(answer.request_id, answer.outcome == "finished")
-
-    def _end(self, request_id: int, finished: bool) -> None:
-        self._over.add(request_id)
+        calls, now_ns = self._calls, self._now()
+        due, lost = calls.end(answer.request_id, answer.outcome == "finished")
+        self._late += [(now_ns + calls.jobs[child].think_ns, _SEND, child) for child in due]
+        # A call that depends on one that did not finish is never sent.
+        for child in lost:
+            client = calls.jobs[child].request.client
+            self._engine.bus.tell([Cancelled(now_ns, -1, child, client, False, 0, 0)])
         if self._progress is not None:
-            self._progress(len(self._over))
-        for child in self._children.pop(request_id, ()):
-            if child in self._over:
-                continue
-            self._missing[child] -= 1
-            if not finished:
-                self._abandon(child)
-            elif not self._missing[child]:
-                self._late.append((self._now() + self._jobs[child].think_ns, _SEND, child))
-
-    def _abandon(self, request_id: int) -> None:
-        """Abandon a call that depends on one that did not finish: it is never sent."""
-        client = self._jobs[request_id].request.client
-        self._engine.bus.tell([Cancelled(self._now(), -1, request_id, client, False, 0, 0)])
-        self._end(request_id, False)
+            self._progress(len(calls.over))

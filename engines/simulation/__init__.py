@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
+    from fairsched.engines.simulation.calls import CallGraph
     from fairsched.engines.simulation.control_plane import Reports
     from fairsched.engines.simulation.predictors import PREDICTORS, Bucketed, Oracle, Predictor, predictor
     from fairsched.engines.simulation.runs import (
@@ -25,7 +26,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "Bucketed", "Cluster", "Oracle", "Predictor", "Progress", "Reports",
-    "RunSpec", "Simulator", "TaskDiedError", "compare", "cpus", "latency_model", "limits_of", "predictor", "raised_at",
-    "router_of", "run_tasks", "simulate", "simulate_events", "tell"
+    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "Bucketed", "CallGraph", "Cluster", "Oracle", "Predictor", "Progress",
+    "Reports", "RunSpec", "Simulator", "TaskDiedError", "compare", "cpus", "latency_model", "limits_of", "predictor",
+    "raised_at", "router_of", "run_tasks", "simulate", "simulate_events", "tell"
 ]  # fmt: skip
