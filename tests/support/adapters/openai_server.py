@@ -24,7 +24,7 @@ order: list[str] = []
 async def _answer(request: web.Request) -> web.StreamResponse:
     body = await request.json()
     counts["asked"] += 1
-    order.append(request.headers.get("x-client", ""))
+    order.append(request.headers.get("x-fairsched-client", ""))
     tokens = body["max_tokens"]
     if body.get("stream"):
         return await streamed(request, _stream(tokens))
