@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         listening,
         log_opener,
         serve,
-        serving_text,
         supervise,
     )
     from fairsched.engines.gateway.state_store import alone
@@ -44,6 +43,6 @@ __all__ = [
     "CLIENT_HEADER", "UNEXPLAINED", "CallError", "CallerNames", "GatewayConfig", "LeasedWindow", "LimitConfig", "Share",
     "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text",
     "build", "build_account", "check_files", "gateway_policy", "hashed_key", "leased_policy", "listening",
-    "log_opener", "quota_lines", "read_config", "request_of", "serve", "serving_text", "sized", "supervise",
+    "log_opener", "quota_lines", "read_config", "request_of", "serve", "sized", "supervise",
     "usage_of", "window_policy", "window_router"
 ]  # fmt: skip

@@ -11,11 +11,10 @@ from fairsched.engines.gateway.server.process import (
     loop_factory,
     reload,
     serve,
-    serving_text,
 )
 from fairsched.engines.gateway.server.processes import UNEXPLAINED, Spec, supervise
 
 __all__ = [
     "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "build_account", "listening", "log_opener",
-    "loop_factory", "processes", "reload", "serve", "serving_text", "sockets_at", "supervise"
+    "loop_factory", "processes", "reload", "serve", "sockets_at", "supervise"
 ]  # fmt: skip

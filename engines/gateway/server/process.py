@@ -215,39 +215,6 @@ GARBAGE = 50_000
 """Objects that are made before any are looked through for cycles."""
 
 
-class Serving:
-    """Serves a gateway to callers, between `start` and `stop`, in one event loop."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        tls = None if gateway.config.tls is None else tls_context(gateway.config.tls)
-        self._connections = Connections(gateway.config.limits, tls, alone=gateway.config.processes == 1)
-
-    def configure(self) -> None:
-        """Take the limits of the gateway's configuration, and its certificate as it is now."""
-        config = self._gateway.config
-        self._connections.configure(config.limits)
-        if config.tls is not None:
-            try:
-                # A context of its own: the one that is in use cannot forget an authority.
-                self._connections.tls = tls_context(config.tls)
-            except ConfigError as error:
-                _log.error("the certificate stays as it was: %s", error)
-
-    async def start(self, sockets: list[socket.socket]) -> None:
-        """Take connections."""
-        # What is here by now stays, and looking through all calls for cycles every 700 objects finds next to none.
-        gc.freeze()
-        gc.set_threshold(GARBAGE)
-        await self._connections.start(application(self._gateway), sockets)
-
-    async def stop(self) -> None:
-        """Say that no more are wanted, take none after `leave_seconds`, and finish those within `drain_seconds`."""
-        self._gateway.draining = True
-        await asyncio.sleep(self._gateway.config.limits.leave_seconds)
-        await self._connections.stop(self._gateway.config.limits.drain_seconds)
-
-
 async def serving(
     gateway: Gateway,
     path: Path,
@@ -257,32 +224,37 @@ async def serving(
     read: Callable[[Path], GatewayConfig] = read_config,
 ) -> bool:
     """Do what `serve` does in the running loop; `read` reads the configuration again."""
-    serving, ended = Serving(gateway), asyncio.Event()
+    config, ended = gateway.config, asyncio.Event()
+    tls = None if config.tls is None else tls_context(config.tls)
+    connections = Connections(config.limits, tls, alone=config.processes == 1)
 
     def again() -> None:
         if reload(gateway, path, read):
-            serving.configure()
+            connections.configure(gateway.config.limits)
+            if gateway.config.tls is not None:
+                # A context of its own: the one that is in use cannot forget an authority.
+                connections.tls = tls_context(gateway.config.tls)
 
     loop = asyncio.get_running_loop()
     for number, handler in (("SIGHUP", again), ("SIGTERM", ended.set), ("SIGINT", ended.set)):
         with suppress(NotImplementedError):  # Windows.
             if hasattr(signal, number):
                 loop.add_signal_handler(getattr(signal, number), handler)
-    await serving.start(sockets)
-    say(serving_text(gateway.config, sockets, shadow=gateway.shadow))
-    await ended.wait()
-    await serving.stop()
-    gateway.account.close()
-    return await write_report(gateway.account, report)
-
-
-def serving_text(config: GatewayConfig, sockets: list[socket.socket], *, shadow: bool) -> str:
-    """Return the line that says where a gateway serves."""
+    # What is here by now stays, and looking through all calls for cycles every 700 objects finds next to none.
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+    await connections.start(application(gateway), sockets)
     host, bound = config.address[0], sockets[0].getsockname()[1]
-    mode = " in shadow" if shadow else ""
+    mode = " in shadow" if gateway.shadow else ""
     scheme = "http" if config.tls is None else "https"
     several = "" if config.processes == 1 else f", {config.processes} processes"
-    return f"serving{mode} at {scheme}://{host}:{bound} before {len(config.servers)} servers{several}"
+    say(f"serving{mode} at {scheme}://{host}:{bound} before {len(config.servers)} servers{several}")
+    await ended.wait()
+    gateway.draining = True
+    await asyncio.sleep(gateway.config.limits.leave_seconds)
+    await connections.stop(gateway.config.limits.drain_seconds)
+    gateway.account.close()
+    return await write_report(gateway.account, report)
 
 
 async def write_report(account: Account, report: Path | None) -> bool:

@@ -64,8 +64,6 @@ class Spec(msgspec.Struct, frozen=True):
 
     config: str
     processes: int
-    said: str
-    """The line that tells that all processes are there."""
     shadow: bool = False
     tokenizer: str | None = None
     report: str | None = None
@@ -176,7 +174,7 @@ class Supervisor:
                 if line.strip() and number not in self._ready:
                     self._ready.add(number)
                     if len(self._ready) == self._spec.processes:
-                        print(self._spec.said, flush=True)  # noqa: T201
+                        print(line.decode().rstrip(), flush=True)  # noqa: T201
         except TimeoutError:
             _log.error("process %d says nothing for %.0f s and is killed", number, SILENCE_SECONDS)
             there.kill()

@@ -171,12 +171,11 @@ def _run_process(
 
 
 def _run_processes(path: Path, how: _Run, config: engines_gateway.GatewayConfig, sockets: list[socket.socket]) -> int:
-    from fairsched.engines.gateway import UNEXPLAINED, Spec, serving_text, supervise
+    from fairsched.engines.gateway import UNEXPLAINED, Spec, supervise
 
     spec = Spec(
         config=str(path),
         processes=config.processes,
-        said=serving_text(config, sockets, shadow=how.shadow),
         shadow=how.shadow,
         tokenizer=how.tokenizer,
         report=None if how.report is None else str(how.report),

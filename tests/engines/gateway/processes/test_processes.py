@@ -223,7 +223,7 @@ def test_windows_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """There it is refused in one line, before anything is started."""
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(ConfigError, match="on Windows a gateway is one process, not 3"):
-        supervise(Spec("gateway.toml", 3, "serving"), (), drain_seconds=1.0)
+        supervise(Spec("gateway.toml", 3), (), drain_seconds=1.0)
 
 
 @pytest.mark.parametrize("processes", ["0", "-1"])
