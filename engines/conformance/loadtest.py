@@ -109,7 +109,7 @@ async def first_model(
     except aiohttp.ClientConnectorError as error:
         raise NotListeningError(f"nothing listens at {url}: {error.strerror or error}") from None
     except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{url}/v1/models names no model: {error or type(error).__name__}") from None
+        raise ValueError(f"{url}/v1/models names no model: {str(error) or type(error).__name__}") from None
     return str(name)
 
 

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -33,7 +34,7 @@ from aiohttp import web
 
 from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.config import GatewayConfig, read_config
-from fairsched.engines.gateway.gateway import Gateway, beside
+from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.operations import log_to_stderr
 from fairsched.engines.gateway.policy import gateway_policy, window_router
 from fairsched.engines.gateway.server import process
@@ -169,12 +170,15 @@ class Supervisor:
     async def _ended(self, number: int, there: asyncio.subprocess.Process) -> int:
         """Return the status with which a process ends, or is ended for its silence."""
         assert there.stdout is not None
+        # Its first line says that it serves; whatever it loads before that takes as long as it takes.
+        line = await there.stdout.readline()
+        if line and number not in self._ready:
+            self._ready.add(number)
+            if len(self._ready) == self._spec.processes:
+                print(line.decode().rstrip(), flush=True)  # noqa: T201
         try:
-            while line := await asyncio.wait_for(there.stdout.readline(), SILENCE_SECONDS):
-                if line.strip() and number not in self._ready:
-                    self._ready.add(number)
-                    if len(self._ready) == self._spec.processes:
-                        print(line.decode().rstrip(), flush=True)  # noqa: T201
+            while line:
+                line = await asyncio.wait_for(there.stdout.readline(), SILENCE_SECONDS)
         except TimeoutError:
             _log.error("process %d says nothing for %.0f s and is killed", number, SILENCE_SECONDS)
             there.kill()
@@ -296,11 +300,16 @@ def merged(texts: Mapping[str, str]) -> str:
     return "".join(head + "".join(samples) for head, samples in families.items())
 
 
-async def _beat() -> None:
-    """Say that this process is there."""
-    while True:
-        await asyncio.sleep(BEAT_SECONDS)
-        print(flush=True)  # noqa: T201
+def _alone(spec: Spec) -> None:
+    """Stop where the first process was killed."""
+    shutil.rmtree(spec.folder, ignore_errors=True)
+    os._exit(LOST)
+
+
+def _beat(said: str = "") -> None:
+    """Say that this process is there, from now on."""
+    print(said, flush=True)  # noqa: T201
+    asyncio.get_running_loop().call_later(BEAT_SECONDS, _beat)
 
 
 def _serve(spec: Spec) -> bool:
@@ -315,12 +324,10 @@ def _serve(spec: Spec) -> bool:
     sockets = [socket.socket(fileno=each) for each in spec.sockets]
 
     async def work() -> bool:
-        # What the first process does not close ends with it, and then this one does.
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, LOST)
-        async with Siblings(gateway, spec).serving(), beside(_beat()):
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _alone, spec)
+        async with Siblings(gateway, spec).serving():
             report = None if spec.report is None else spec.report_part
-            say = partial(print, flush=True)
-            return await process.serving(gateway, path, sockets, report, say, spec.read)
+            return await process.serving(gateway, path, sockets, report, _beat, spec.read)
 
     with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
         return runner.run(work())

@@ -160,8 +160,8 @@ class World:
 @asynccontextmanager
 async def world(
     *urls: str,
-    window_tokens: int | None = 1000,
-    window_requests: int | None = 64,
+    window_tokens: int = 1000,
+    window_requests: int = 64,
     shadow: bool = False,
     quota_store: Store | None = None,
     **fields: Any,

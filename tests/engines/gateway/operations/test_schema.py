@@ -178,7 +178,7 @@ def test_what_the_schema_refuses_is_refused(
     [
         (GATEWAY, "GatewayConfig", "lisen", "127.0.0.1:8080"),
         (GATEWAY, "ClientConfig", "wieght", 4),
-        (GATEWAY, "GatewayConfig", "mode", "windows"),
+        (GATEWAY, "GatewayConfig", "unknown_clients", "windows"),
         (GATEWAY, "LimitConfig", "retry_percent", 101),
         (GATEWAY, "GatewayConfig", "unreserved_tokens", -1),
         (GATEWAY, "ClientConfig", "keys", ["sk-gold"]),

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -103,15 +104,17 @@ def _children(started: subprocess.Popen[str]) -> set[int]:
 
 @in_loop
 async def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
-    """The address is free afterwards."""
+    """The address is free afterwards, and their folder gone."""
     with server() as (_, one), gateway(tmp_path, servers_text([one], 5000), *TWO) as (started, url):
         await told(url)
         children = _children(started)
         assert len(children) == 2
+        folders = {socket.parent for socket in Path(tempfile.gettempdir()).glob("fairsched-*/0.socket")}
         kill(started)
         async with asyncio.timeout(60):
             while any(_runs(pid) for pid in children):
                 await asyncio.sleep(0.02)
+        assert any(not folder.exists() for folder in folders)
         with pytest.raises(LOST):
             async with caller(url) as http:
                 await http.get("/health")
