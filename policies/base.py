@@ -55,8 +55,10 @@ class Limits:
 
     `output_tokens_max` matters only where outputs are not reserved; `running_max` is the most requests in a batch;
     `workers` of that size share the policy's credit (`SharesCredit`), of which `prefill_workers` are left with the
-    first token and the others only decode (0: each may do both).  A window before servers reserves all outputs of a
-    client but `unreserved_tokens`, and charges a client at most `hold_tokens` output tokens for what it holds.
+    first token and the others only decode (0: each may do both).  All outputs of a client are
+    reserved but `unreserved_tokens`.  A window before servers reserves what is predicted (`outputs_predicted`): of a
+    client no more than `unreserved_tokens` came beside it, and it charges at most `hold_tokens` output tokens for what
+    a client holds.
     """
 
     kv_capacity_tokens: int
@@ -68,6 +70,7 @@ class Limits:
     prefill_workers: int = 0
     unreserved_tokens: int = 0
     hold_tokens: int = 0
+    outputs_predicted: bool = False
 
     def __attrs_post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "unreserved_tokens", "hold_tokens"):

@@ -1,11 +1,12 @@
 """What a policy promises about a run: the limits that its bound rests on, how it charges, and a monitor of both."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 
 import attrs
 
 from fairsched.engines.logs import LogReader
-from fairsched.model.events import Event
+from fairsched.model import events as ev
 from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, excused, together
 from fairsched.model.pricing import multipliers
 from fairsched.model.request import Client, Job
@@ -27,14 +28,42 @@ def run_limits(policy: AnyLocalPolicy, jobs: Iterable[Job], capacity: int, worke
 
 def log_limits(log: LogReader, policy: AnyLocalPolicy, workers: int) -> Limits:
     """Return what the policy's bound rests on in the run of a log that was read: in a gateway's, on the most that its
-    servers had together, and its terms."""
+    servers had together, its terms, and its over-run."""
     run = log.header.run
     if run.windows and run.terms is not None:
-        # A log says what servers that joined later made together, and not which of them is the largest.
         tokens = log.capacity_tokens
-        largest = max(run.windows) if tokens == run.kv_capacity_tokens else tokens
-        return window_limits(policy.guarantee, tokens, run.terms.of(largest))
+        return window_limits(policy.guarantee, tokens, run.terms, _overrun(log, tokens))
     return run_limits(policy, log.jobs.values(), run.kv_capacity_tokens, workers)
+
+
+def _overrun(log: LogReader, tokens: int) -> int:
+    """Return the most that a client, or a group, was charged beyond so many tokens from an admission on.
+
+    A log does not tell what calls held when more came of them; this is no more than the over-run of its window.
+    """
+    payers: dict[int, tuple[Hashable, ...]] = {}
+    since: Counter[Hashable] = Counter()
+    extends: dict[int, int] = {}
+    most = 0
+    for _, event in log:
+        charged: Iterable[tuple[int, int]] = ()
+        match event:
+            case ev.ClientConfigured(client=client, groups=groups):
+                names = tuple(name for name, _ in groups)
+                payers[client] = (client, *(names[: i + 1] for i in range(len(names))))
+            case ev.Admitted(request_id=request_id, client=client, extend_tokens=extend):
+                for each in payers.get(client, (client,)):
+                    since[each] = 0
+                charged, extends[request_id] = [(client, extend)], extend
+            case ev.Settled(request_id=request_id, client=client, extend_tokens=extend):
+                charged, extends[request_id] = [(client, max(extend - extends[request_id], 0))], extend
+            case ev.Decoded():
+                charged = zip(event.clients, event.tokens, strict=True)
+        for client, count in charged:
+            for each in payers.get(client, (client,)):
+                since[each] += count
+                most = max(most, since[each])
+    return max(most - tokens, 0)
 
 
 def run_charging(policy: AnyLocalPolicy, clients: Iterable[Client]) -> Charging | None:
@@ -96,7 +125,7 @@ def watched(monitor: ClusterMonitor | None, scope: str, group_times: int = 1) ->
 
 
 def log_assumptions(
-    log: LogReader, policy: AnyLocalPolicy, limits: Limits, events: Iterable[Event], *, gaps: bool = False
+    log: LogReader, policy: AnyLocalPolicy, limits: Limits, events: Iterable[ev.Event], *, gaps: bool = False
 ) -> Watched:
     """Return what a monitor of a log's events finds, of gaps if it watches them; nothing if the policy promises
     nothing."""

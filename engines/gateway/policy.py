@@ -101,7 +101,7 @@ def quota_lines(config: GatewayConfig) -> list[str]:
 def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
     """Return what the policy promises with the windows of the configuration, a line each bound."""
     windows = [server.window_tokens for server in config.servers]
-    tokens, terms = sum(windows), window_terms(config).of(max(windows))
+    tokens, terms = sum(windows), window_terms(config)
     limits = window_limits(policy.guarantee, tokens, terms)
     families: dict[str, list[Client]] = {"": []}
     for name, client in config.clients.items():

@@ -64,22 +64,18 @@ class _Flight:
 class WindowReplica(Replica):
     """A gateway's window in the middle of its log.
 
-    Reservations grow with outputs, which a log counts by client; what was reserved at admission is held to the windows.
+    Reservations grow with outputs, which a log counts by client; what was reserved at admission is held to the windows,
+    which a large call may exceed where some room is left.
     Of servers that join later a log says what all make together, and not how large each is.
     """
 
     def __init__(self, run: RunInfo) -> None:
-        self._terms = run.terms
         self._on_lease = run.lease is not None
         self._most = max(run.windows)
         self._windows = self._free = sum(run.windows)
         self._queue: dict[int, Request] = {}
         self._flights: dict[int, _Flight] = {}
         self._produced: dict[int, int] = {}
-
-    @property
-    def _unreserved(self) -> int:
-        return 0 if self._terms is None else self._terms.of(self._most).unreserved_tokens or 0
 
     def hears(self, event: ev.Event) -> None:
         """Pass over calls from window to window, of which there are none."""
@@ -146,13 +142,11 @@ class WindowReplica(Replica):
         if (event.extend_tokens, event.cached_prefix_tokens) != planned:
             return f"half of {request.prompt_tokens} tokens is {at_once}"
         most, reserved = request.max_output_tokens, event.reserved_output_tokens
-        if not most - self._unreserved <= reserved <= most:
-            return f"of {most} outputs {self._unreserved} at most are not reserved"
+        if reserved > most:
+            return f"{reserved} outputs are more than the {most} declared"
         flight = self._flights[request.id] = _Flight(request, held_tokens(request.prompt_tokens, reserved))
-        self._free -= flight.tokens
-        if self._free < 0:
-            return f"the windows are {-self._free} tokens too small"
-        return None
+        free, self._free = self._free, self._free - flight.tokens
+        return "the windows are full" if free < 1 else None
 
     def _happened(self, event: ev.Prefilled | ev.Settled) -> str | None:
         flight = self._flights.get(event.request_id)

@@ -214,7 +214,7 @@ class AssumptionWatch:
         call.extend, call.reserved = event.extend_tokens, event.reserved_output_tokens
         call.refunded = account.refunded
         self._computes(call, account, event.extend_tokens)
-        if self.promise.unreserved_tokens and call.most is not None:
+        if self.promise.unreserved_tokens and call.most is not None and not self.promise.outputs_predicted:
             # What may come beyond what is reserved is charged, too.
             call.reserved = max(call.reserved, call.most - call.generated)
         account.reserved += call.reserved
@@ -257,13 +257,27 @@ class AssumptionWatch:
         call.kv = call.extend + left
         account.kv += call.kv
         reserved = event.reserved_output_tokens
-        if self.promise.outputs_reserved and reserved < left - self.promise.unreserved_tokens:
+        if self._reserves_all and reserved < left - self.promise.unreserved_tokens:
             text = f"request {event.request_id} may produce {left} tokens and {reserved} are reserved"
             self.breach(theorem.MEM_RESERVE, event.time_ns, text)
         cap = self.promise.in_flight_cap_tokens
         if cap is not None and account.kv > cap:
             text = f"client {event.client} has {account.kv} tokens in flight, over the cap of {cap}"
             self.breach(theorem.CAPPED, event.time_ns, text)
+
+    @property
+    def _reserves_all(self) -> bool:
+        return self.promise.outputs_reserved and not self.promise.outputs_predicted
+
+    def _since(self, client: int, account: WatchedClient, time_ns: int, broken: theorem.Assumption) -> None:
+        """Check that what a client was charged since its last admission is at most U, but for what it held."""
+        if self.promise.charge_max is None or self._pauses:
+            return
+        output = self._rates.output
+        most, since = self.promise.charge_max - output * self.promise.hold_tokens, account.since - output * account.held
+        if since > most:
+            text = f"client {client} was charged {since} since its last admission, and U is {most}"
+            self.breach(broken, time_ns, text)
 
     def _owed(self, account: WatchedClient) -> int:
         """Return what may still be charged to a client for the outputs reserved for it: R."""
@@ -339,27 +353,29 @@ class AssumptionWatch:
         if event.extend_tokens < 1:
             text = f"request {event.request_id} is settled for {event.extend_tokens} tokens"
             self.breach(theorem.CHARGES_AT_LEAST_ONE, event.time_ns, text)
-        if more > 0:
+        if more > 0 and self.promise.outputs_predicted:
+            self._since(event.client, account, event.time_ns, theorem.MEM_RESERVE)
+        elif more > 0:
             self._check_room(event.time_ns, event.request_id, call, account)
 
     def decoded(self, event: ev.Decoded) -> None:
         """Count decoded tokens."""
         output = self._rates.output
-        reserved, most = self.promise.outputs_reserved, self.promise.charge_max
+        reserved, predicted = self.promise.outputs_reserved, self.promise.outputs_predicted
         costs = []
         for client, tokens in zip(event.clients, event.tokens, strict=True):
             cost = tokens * output
             account = self._accounts[client]
             account.produced += tokens
             account.since += cost
-            if reserved and account.produced > account.reserved:
+            if predicted:
+                self._since(client, account, event.time_ns, theorem.MEM_RESERVE)
+            elif not reserved:
+                self._since(client, account, event.time_ns, theorem.OUTPUTS_BOUNDED)
+            elif account.produced > account.reserved:
                 over = account.produced - account.reserved
                 text = f"client {client} decoded {over} tokens more than are reserved for it"
                 self.breach(theorem.MEM_RESERVE, event.time_ns, text)
-            elif not reserved and most is not None and account.since > most and not self._pauses:
-                # Without reservations U bounds what was charged since the last admission itself.
-                text = f"client {client} was charged {account.since} since its last admission, and U is {most}"
-                self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, text)
             costs.append(cost)
         total = sum(costs)
         self._total += total
@@ -395,7 +411,7 @@ class AssumptionWatch:
         if call.most is not None and generated > call.most:
             text = f"request {event.request_id} produced {generated} tokens and had declared {call.most}"
             self.breach(theorem.OUTPUTS_BOUNDED, event.time_ns, text)
-            if self.promise.outputs_reserved and here > call.reserved:
+            if self._reserves_all and here > call.reserved:
                 self.breach(theorem.MEM_RESERVE, event.time_ns, text)
         call.generated = generated
         return call

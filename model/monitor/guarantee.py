@@ -51,7 +51,8 @@ class Promise:
 
     `weights` and `quanta` are by client id (`quanta` empty for a gate that has none).  `charge_max` is U in cost units
     of multiplier 1: the most that one client can be charged after it was let in; of these are `hold_tokens` output
-    tokens for holding memory, and `unreserved_tokens` that may be produced without having been reserved.  `gap_bound`
+    tokens for holding memory, and `unreserved_tokens` that may be produced without having been reserved: those of
+    requests that declared them, or where outputs are predicted (`outputs_predicted`) any.  `gap_bound`
     (D-4.1, V-4.4) bounds the service gap of two clients that both wait, `lag_bound` (D-4.2, V-4.9) how far a waiting
     client falls behind any; both in cost units times the multiplier of `charging`, None where nothing is promised.
     `theorems` are those of the gate, `broken` the assumptions that this configuration does not fulfil.
@@ -76,6 +77,7 @@ class Promise:
     outputs_reserved: bool = True
     unreserved_tokens: int = 0
     hold_tokens: int = 0
+    outputs_predicted: bool = False
     running_max: int | None = None
     in_flight_cap_tokens: int | None = None
     capacity_floor: float | None = None

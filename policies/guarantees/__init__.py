@@ -13,6 +13,7 @@ from fairsched.policies.guarantees.window import (
     held_tokens,
     hold_units,
     reserved_outputs,
+    room_needed,
     window_limits,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "held_tokens",
     "hold_units",
     "reserved_outputs",
+    "room_needed",
     "wait_bound_cost",
     "window_limits"
 ]  # fmt: skip

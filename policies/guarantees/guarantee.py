@@ -116,6 +116,7 @@ class GateGuarantee(Guarantee):
             outputs_reserved=limits.outputs_reserved,
             unreserved_tokens=limits.unreserved_tokens,
             hold_tokens=limits.hold_tokens,
+            outputs_predicted=limits.outputs_predicted,
             running_max=limits.running_max,
             in_flight_cap_tokens=cap,
             refunds_widen=isinstance(gate, gates.BoundedGate) and gate.refunds_widen,

@@ -75,6 +75,11 @@ class HoldMeter:
             holding.tokens += tokens
             self._change(holding.client, tokens, self._now_ns)
 
+    def add(self, client: int, token_ns: int, now_ns: int) -> None:
+        """Count tokens times nanoseconds that were kept for a client."""
+        self._until(now_ns)
+        self._change(client, 0, self._now_ns, token_ns)
+
     def end(self, request_id: int, now_ns: int) -> None:
         """End a call, which holds nothing any more."""
         self._until(now_ns)
@@ -112,12 +117,13 @@ class HoldMeter:
             holding.counts = False
             self._change(holding.client, -holding.tokens, now_ns)
 
-    def _change(self, number: int, tokens: int, now_ns: int) -> None:
+    def _change(self, number: int, tokens: int, now_ns: int, token_ns: int = 0) -> None:
         client = self._clients.get(number)
         if client is None:
             client = self._clients[number] = _Client()
         client.pass_to(now_ns)
         client.tokens += tokens
+        client.token_ns += token_ns
         self._foresee(number, client)
 
     def _foresee(self, number: int, client: _Client) -> None:

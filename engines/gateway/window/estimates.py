@@ -1,10 +1,10 @@
 """How much calls have had whose outputs are not seen, and how much one had that ended without saying.
 
 A client that leaves early, or whose outputs the server withholds, is charged what servers compute in that time, as is
-learned from calls that ended.
+learned from calls that ended.  A prompt of which no server says its tokens is charged what it may be at most.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 
 from fairsched.engines.gateway.window.flight import CallInFlight
@@ -14,6 +14,8 @@ _CALLS = 64
 """So many last calls say how fast a server is."""
 _UNSEEN_NS = SECOND_NS // 4
 """How often what a call has had is estimated."""
+_VOUCHES = 8
+"""A prompt whose tokens are known vouches for a part of it of those that are not."""
 
 
 class Estimates:
@@ -73,3 +75,31 @@ def _fast(calls: deque[tuple[int, int]]) -> tuple[int, int]:
         if left <= 0:
             break
     return call
+
+
+class PromptBounds:
+    """What the prompts of clients come to at most of which no server says the tokens: all that they may be (a token a
+    byte), or by the densest of the client's prompts so far.
+
+    Known prompts vouch for an eighth as much of unknown ones, up to a window.  Beyond that a prompt counts for all that
+    it may be: a client cannot show thin prompts and hide dense ones.
+    """
+
+    def __init__(self) -> None:
+        self._densest: dict[int, tuple[int, int]] = {}
+        self._vouched: Counter[int] = Counter()
+
+    def learn(self, client: int, tokens: int, most: int, limit: int) -> None:
+        """Learn from a prompt of so many tokens, that could be `most`; no more than `limit` may be vouched for."""
+        known, of = self._densest.get(client, (0, 1))
+        if tokens * of > known * most:
+            self._densest[client] = min(tokens, most), most
+        self._vouched[client] = min(self._vouched[client] + most // _VOUCHES, limit)
+
+    def of(self, client: int, most: int) -> int:
+        """Return what a prompt that may be `most` tokens is charged."""
+        if self._vouched[client] < most:
+            return most
+        self._vouched[client] -= most
+        known, of = self._densest[client]
+        return -(-most * known // of)

@@ -24,7 +24,8 @@ class CallInFlight:
     it came there.
 
     `produced` output tokens came so far; `counted` of them are charged, of a request whose outputs are not seen more by
-    an estimate.  The prompt of a `quiet` one is in the accounts that the window began with: no listener knows it.
+    an estimate; it had reserved `first` of them at first.  The prompt of a `quiet` one is in the accounts that the
+    window began with: no listener knows it.
     """
 
     request: Request
@@ -35,10 +36,16 @@ class CallInFlight:
     quiet: bool = False
     produced: int = 0
     counted: int = 0
+    first: int = attrs.field(init=False, default=attrs.Factory(lambda flight: flight.reserved, takes_self=True))
 
     @property
     def unreserved(self) -> int:
         return self.request.max_output_tokens - self.reserved
+
+    @property
+    def astray(self) -> bool:
+        """Whether it came to far more than it reserved at first."""
+        return self.produced > 2 * self.first
 
     @property
     def tokens(self) -> int:

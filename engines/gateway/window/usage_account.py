@@ -13,7 +13,8 @@ from fairsched.policies.guarantees import WindowTerms, window_limits
 class UsageAccount:
     """Tokens charged to each client, and a monitor of the policy's promise.
 
-    `tokens` is the window's, W of the theorem, `terms` its others; `grow` sets larger ones.  `resumed`: the window goes
+    `tokens` is the window's, W of the theorem, `terms` its others; `grow` sets larger ones, and the over-run, V, which
+    is 0 at first.  `resumed`: the window goes
     on from debts that this account did not see, so the gate's choices cannot be held to it.
     """
 
@@ -29,15 +30,15 @@ class UsageAccount:
         self.requests: Counter[int] = Counter()
         self._charged: dict[int, int] = {}
 
-    def grow(self, tokens: int, terms: WindowTerms, now_ns: int) -> None:
-        """Hold the promise of a larger window from now on: more servers are there than ever before."""
-        promise = self._promise(tokens, terms)
+    def grow(self, tokens: int, terms: WindowTerms, overrun: int, now_ns: int) -> None:
+        """Hold the promise of a larger window or over-run from now on: there was never as much before."""
+        promise = self._promise(tokens, terms, overrun)
         if self.monitor is not None and promise is not None:
             self.monitor.promised(promise, now_ns)
 
-    def _promise(self, tokens: int, terms: WindowTerms) -> Promise | None:
+    def _promise(self, tokens: int, terms: WindowTerms, overrun: int = 0) -> Promise | None:
         guarantee = self._policy.guarantee
-        return guarantee.promise(TWO_CLIENTS, window_limits(guarantee, tokens, terms))
+        return guarantee.promise(TWO_CLIENTS, window_limits(guarantee, tokens, terms, overrun))
 
     def record(self, event: Event) -> None:
         """Count the window's next event."""

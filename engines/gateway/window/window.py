@@ -2,19 +2,23 @@
 
 No I/O and no clock.  The window is what may be in flight: each server takes so many tokens and so many requests at a
 time.  A request is forwarded when the policy lets it in and one server has room for its prompt and the outputs that are
-reserved for it.  The first request that is chosen and does not fit waits for room, and no other passes it.  Then a
-router chooses among the servers that have room.
+reserved for it, or an eighth of the largest window free: a larger request goes beyond the window then, and does not
+empty it.  The first request that is chosen and does not fit waits for room, and no other passes it; its client is
+charged for the room that is kept for it, as for what its requests hold.  Then a router chooses among the servers that
+have room.
 
-A request *declares* its outputs at most; *reserved* is what its client's last requests predict, and what a client
-declares beyond that is limited (A).  A request that would exceed the limit reserves more; where there is no room for
-that, the client's requests leave the queue until its own requests in flight have ended or grown.
+A request *declares* its outputs at most; *reserved* is what its client's last requests predict.  What a client declares
+beyond that is limited, by its weight, and the more the more of its last requests came to more than they reserved
+(`Reservations.trusted`).  A request that would exceed the limit reserves more; where there is no room for that, the
+client's requests leave the queue until its own requests in flight have ended or grown.
 
-Charges follow the deficit gate's theorem to the letter.  The length of a prompt is an estimate until the answer says
-it, so half of the estimate is charged when a request is forwarded, all of it has room, and `finish` settles the truth.
-Outputs and the time for which memory was held are charged in ticks (`charge`).  With an input token not dearer than an
-output token, what a client may be charged after it was let in is then at most U (`policies.guarantees.window`, the
-theorems U-window, U-hold and U-cost), of all servers' tokens together, `tokens`, and the `terms`: D-4.1 with that U.
-Where servers come and go, `tokens` is the largest sum so far.
+Charges follow the deficit gate's theorem to the letter.  The length of a prompt is an estimate until a server says it,
+so half of the estimate is charged when a request is forwarded, all of it has room, and the end settles the truth, or
+the most that it may be where no server says it (`PromptBounds`).  Outputs and the time for which memory was held are
+charged in ticks (`charge`).  With an input token not dearer than an output token, what a client may be charged after it
+was let in is then at most U (`policies.guarantees.window`, the theorems U-window, U-hold and U-cost), of all servers'
+tokens together, `tokens`, the `overrun` so far and the `terms`: D-4.1 with that U.  Where servers come and go, `tokens`
+is the largest sum so far.
 
 `accounts` is the policy's state as it would be if everything that waits or is in flight left now, every prompt in
 flight charged to its estimate.  A new window with that state goes on from there, and `adopt` adds what is in flight.
@@ -24,14 +28,15 @@ again and again is set aside.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import msgspec
 
 from fairsched.engines import serving
 from fairsched.engines.gateway.window.charges import Charges
-from fairsched.engines.gateway.window.estimates import Estimates
+from fairsched.engines.gateway.window.estimates import Estimates, PromptBounds
 from fairsched.engines.gateway.window.flight import (
     WINDOW,
     CallInFlight,
@@ -79,13 +84,22 @@ class Window:
         self.overrun_tokens = 0
         self.tokens = sum(share.tokens for share in shares)
         """The most that the servers of one time could hold so far: M of the theorem."""
-        self._terms, self._largest = terms, max((share.tokens for share in shares), default=0)
-        self.usage = UsageAccount(policy, self.tokens, self.terms, resumed=state is not None)
+        self.overrun = 0
+        """The largest over-run of any client so far, rounded up: V of the theorem."""
+        self.terms = terms
+        self._largest = max((share.tokens for share in shares), default=0)
+        self.usage = UsageAccount(policy, self.tokens, terms, resumed=state is not None)
         self._listeners = (*listeners, self.usage.record)
         self._waiting = WaitingRequests()
         self._flights: dict[int, CallInFlight] = {}
         self._reservations = guarantees.Reservations()
+        self._payers: dict[int, tuple[Hashable, ...]] = {}
+        self._overrun: Counter[Hashable] = Counter()
         self._estimates = Estimates()
+        self._bounds = PromptBounds()
+        self._prompt_max: dict[int, int] = {}
+        self._kept: tuple[int, int, int] | None = None
+        self._keeps: dict[Hashable, int] = {}
         self._charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
         self._quiet_charges = Charges(WINDOW, terms.hold_ns, terms.call_ns)
         self._tell(ev.WorkerJoined(0, WINDOW, self.tokens))
@@ -94,20 +108,14 @@ class Window:
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
-    @property
-    def terms(self) -> guarantees.WindowTerms:
-        """What is reserved and what holding costs, with A as it is now."""
-        return self._terms.of(self._largest)
-
     def unreserved_of(self, client: int) -> int:
         """Return what the requests in flight of a client, or of all in its outermost group, declared and do not
         reserve."""
         return self._reservations.unreserved[self._reservations.payer(client)]
 
-    @property
-    def _unreserved_max(self) -> int:
-        most = self._terms.unreserved_tokens
-        return self._largest if most is None else most
+    def _unreserved_max(self, client: int) -> int:
+        expected = self.terms.unreserved_tokens
+        return self._reservations.trusted(client, self._largest if expected is None else expected)
 
     @property
     def largest(self) -> int:
@@ -175,6 +183,7 @@ class Window:
             "in_flight_tokens": self.in_flight_tokens,
             "window_tokens": self.tokens,
             "overrun_tokens": self.overrun_tokens,
+            "overrun_at_once": self.overrun,
             "clients": {
                 client.name: {
                     **self.usage.of(client),
@@ -206,7 +215,7 @@ class Window:
             return
         self.tokens, self._largest = max(self.servers.tokens, self.tokens), max(share.tokens, self._largest)
         self._announce(ev.WorkerJoined(now_ns, WINDOW, self.tokens))
-        self.usage.grow(self.tokens, self.terms, now_ns)
+        self.usage.grow(self.tokens, self.terms, self.overrun, now_ns)
 
     def set_up(self, server: int, up: bool) -> None:
         """Let a server take requests, or no more; what it has stays in its share until it ends."""
@@ -222,16 +231,28 @@ class Window:
     def configure(self, client: Client, now_ns: int) -> None:
         """Set a client's weight, and its groups."""
         self._reservations.place(client)
+        names = tuple(name for name, _ in client.place)
+        self._payers[client.id] = (client.id, *(names[: i + 1] for i in range(len(names))))
         self._tell(ev.ClientConfigured(now_ns, WINDOW, client.id, client.weight, client.place))
 
-    def arrive(self, request_id: int, client: int, prompt_tokens: int, max_output_tokens: int, now_ns: int) -> None:
-        """Queue a request of so many tokens, its prompt by estimate.  Raises `ValueError` for one that no server could
-        take."""
+    def arrive(
+        self,
+        request_id: int,
+        client: int,
+        prompt_tokens: int,
+        max_output_tokens: int,
+        now_ns: int,
+        prompt_tokens_max: int = 0,
+    ) -> None:
+        """Queue a request of so many tokens, its prompt by estimate, and at most `prompt_tokens_max` (0: what it is
+        estimated).  Raises `ValueError` for one that no server could take."""
         if (refusal := self.refuses(prompt_tokens, max_output_tokens)) is not None:
             raise ValueError(f"request {request_id}: {refusal}")
         if self.holds(request_id):
             raise ValueError(f"request {request_id} is there already")
         request = request_of(request_id, client, prompt_tokens, max_output_tokens, now_ns)
+        if prompt_tokens_max > prompt_tokens:
+            self._prompt_max[request_id] = prompt_tokens_max
         if self._waiting.add(request):
             self._tell(arrived(request, now_ns))
 
@@ -250,6 +271,7 @@ class Window:
     def admit(self, now_ns: int) -> list[Placement]:
         """Forward all requests that may go now, in this order."""
         placements: list[Placement] = []
+        self._release_kept(now_ns)
         if self._waiting:
             self.charge(now_ns)
         while self._waiting.choosable:
@@ -262,9 +284,13 @@ class Window:
             request = self._waiting[admission.request_id]
             client, most = request.client, request.max_output_tokens
             predicted = self._reservations.predicted(client, most)
-            reserved = self._reservations.reserves(client, most, predicted, self._unreserved_max)
-            if guarantees.held_tokens(request.prompt_tokens, reserved) > free:
+            reserved = self._reservations.reserves(client, most, predicted, self._unreserved_max(client))
+            needed = guarantees.held_tokens(request.prompt_tokens, reserved)
+            if reserved == predicted:
+                needed = guarantees.room_needed(needed, self.largest)
+            if needed > free:
                 if reserved == predicted or not self.unreserved_of(client):
+                    self._kept = client, free, now_ns
                     break
                 self._set_aside(client, now_ns)
                 continue
@@ -272,7 +298,7 @@ class Window:
                 self.guard.commit(decision)
             else:
                 self.guard.observe(admitted(request, admission.extend_tokens, reserved, now_ns))
-            placements.append(self._place(request, admission.extend_tokens, reserved, now_ns))
+            placements.append(self._place(request, admission.extend_tokens, reserved, needed, now_ns))
         return placements
 
     def adopt(self, request: Request, place: int, now_ns: int, *, charged: bool) -> None:
@@ -281,10 +307,12 @@ class Window:
         `charged`: its prompt is in the accounts.  Otherwise it is charged now, as an admission past the gate.
         """
         at_once, reserved = guarantees.charged_at_once(request.prompt_tokens), request.max_output_tokens
+        flight = CallInFlight(request, place, reserved, at_once, now_ns, quiet=charged)
         if not charged:
+            self._enters(flight)
             self._tell(arrived(request, now_ns))
             self._tell(admitted(request, at_once, reserved, now_ns))
-        self._begin(CallInFlight(request, place, reserved, at_once, now_ns, quiet=charged))
+        self._begin(flight)
 
     def produced(self, request_id: int, tokens: int, now_ns: int) -> None:
         """Count output tokens of a request that passed by; the next tick charges them."""
@@ -295,6 +323,9 @@ class Window:
             self._announce(ev.Prefilled(now_ns, WINDOW, request_id, request.client, request.prompt_tokens, 0))
         flight.produced += tokens
         self.overrun_tokens += max(min(flight.produced - request.max_output_tokens, tokens), 0)
+        self._overran(request.client, min(flight.produced - flight.reserved, tokens), now_ns)
+        if flight.astray and flight.produced - tokens <= 2 * flight.first:
+            self._reservations.astray[self._reservations.payer(request.client)] += 1
         self._count(flight, max(flight.counted, flight.produced))
         more = guarantees.grown_outputs(flight.reserved, flight.produced, request.max_output_tokens) - flight.reserved
         if more:
@@ -317,30 +348,40 @@ class Window:
         for event in self._quiet_charges.take(now_ns):
             self.guard.observe(event)
 
-    def finish(self, request_id: int, computed_tokens: int | None, output_tokens: int | None, now_ns: int) -> None:
+    def finish(
+        self,
+        request_id: int,
+        computed_tokens: int | None,
+        output_tokens: int | None,
+        now_ns: int,
+        cached_tokens: int = 0,
+    ) -> None:
         """End a request whose answer is whole.
 
-        `computed_tokens` of its prompt and `output_tokens` were computed, as the server says.  None: it does not say;
-        then the estimate stands, and of outputs what was counted or is usual in that time.
+        `computed_tokens` of its prompt and `output_tokens` were computed, as the server says, and `cached_tokens` of
+        the prompt were not.  None: it does not say; then a prompt counts for the most that it may be, and of outputs
+        what was counted or is usual in that time.
         """
         flight = self._flights[request_id]
         if output_tokens is None:
             output_tokens = self._estimates.outputs(flight, now_ns, flight.produced)
         elif not flight.quiet:
             self._estimates.learn(flight, output_tokens, now_ns)
-        self._settle(flight, computed_tokens, output_tokens, now_ns)
+        self._settle(flight, computed_tokens, output_tokens, now_ns, cached_tokens)
         self._release(flight, ev.Finished(now_ns, WINDOW, request_id, flight.request.client, flight.produced))
 
-    def cancel(self, request_id: int, now_ns: int) -> bool:
+    def cancel(self, request_id: int, now_ns: int, computed_tokens: int | None = None, cached_tokens: int = 0) -> bool:
         """End a request of which is not known what was computed: its caller gave up, or its answer broke off.
 
-        Charged are its prompt's estimate, and of outputs what was counted or is usual in that time; all that it
-        declared while nothing is known of any server.  Returns whether the request was still there.
+        Charged are of its prompt what the server has said so far, or the most that it may be, and of outputs what was
+        counted or is usual in that time; all that it declared while nothing is known of any server.  Returns whether
+        the request was still there.
         """
         flight = self._flights.get(request_id)
         if flight is not None:
             declared = flight.request.max_output_tokens
-            self._settle(flight, None, self._estimates.outputs(flight, now_ns, declared), now_ns)
+            outputs = self._estimates.outputs(flight, now_ns, declared)
+            self._settle(flight, computed_tokens, outputs, now_ns, cached_tokens)
             self._release(flight, cancelled(flight, 0, now_ns))
             return True
         if request_id not in self._waiting:
@@ -349,6 +390,8 @@ class Window:
         if self._waiting.is_aside(request):
             self._tell(arrived(request, now_ns))
         self._waiting.remove(request)
+        self._prompt_max.pop(request_id, None)
+        self._release_kept(now_ns)
         self._tell(ev.Cancelled(now_ns, WINDOW, request_id, request.client, False, 0, 0))
         self._bring_back(request.client, now_ns)
         return True
@@ -414,7 +457,7 @@ class Window:
         for request in self._waiting.aside(lambda other: payer(other) == payer(client)):
             most = request.max_output_tokens
             more = most - self._reservations.predicted(client, most)
-            if unreserved and unreserved + more > self._unreserved_max:
+            if unreserved and unreserved + more > self._unreserved_max(client):
                 break
             unreserved += more
             self._waiting.back(request)
@@ -431,13 +474,49 @@ class Window:
     def _charges_of(self, flight: CallInFlight) -> Charges:
         return self._quiet_charges if flight.quiet else self._charges
 
-    def _place(self, request: Request, charged: int, reserved: int, now_ns: int) -> Placement:
+    def _release_kept(self, now_ns: int) -> None:
+        """Charge a client for the room that was kept until now for its request that is next: from its last admission
+        on, and from its groups', at most what was free then for the longest time of a call."""
+        if self._kept is not None:
+            (client, tokens, since_ns), self._kept = self._kept, None
+            payers, most = self._payers_of(client), self.tokens * self.terms.call_ns
+            held = min(tokens * max(now_ns - since_ns, 0), *(self._keeps.get(each, most) for each in payers), most)
+            self._keeps |= {each: self._keeps.get(each, most) - held for each in payers}
+            self._charges.holds.add(client, held, now_ns)
+
+    def _payers_of(self, client: int) -> tuple[Hashable, ...]:
+        return self._payers.get(client, (client,))
+
+    def _overran(self, client: int, tokens: int, now_ns: int) -> None:
+        """Count tokens of a client beyond what its requests hold, since its last admission, and its groups'."""
+        if tokens <= 0:
+            return
+        for each in self._payers_of(client):
+            self._overrun[each] += tokens
+            if self._overrun[each] > self.overrun:
+                # By eighths, so that the promise is made anew a few times only.
+                self.overrun = self._overrun[each]
+                step = 1 << max(self.overrun.bit_length() - 4, 0)
+                self.overrun = -(-self.overrun // step) * step
+                self.usage.grow(self.tokens, self.terms, self.overrun, now_ns)
+
+    def _place(self, request: Request, charged: int, reserved: int, needed: int, now_ns: int) -> Placement:
         places: Set[int] = self._waiting.remove(request) or frozenset()
-        server = self.servers.route(request, guarantees.held_tokens(request.prompt_tokens, reserved), now_ns, places)
+        server = self.servers.route(request, needed, now_ns, places)
+        flight = CallInFlight(request, server, reserved, charged, now_ns)
+        self._enters(flight)
         self._announce(admitted(request, charged, reserved, now_ns))
-        self._begin(CallInFlight(request, server, reserved, charged, now_ns))
+        self._begin(flight)
         self._bring_back(request.client, now_ns)
         return Placement(request.id, server)
+
+    def _enters(self, flight: CallInFlight) -> None:
+        """Begin to count anew what its client's requests come to: all that they hold beyond the window is over it."""
+        client, free = flight.request.client, self.tokens - self.in_flight_tokens - flight.tokens
+        for each in self._payers_of(client):
+            self._overrun.pop(each, None)
+            self._keeps[each] = max(free, 0) * self.terms.call_ns
+        self._overran(client, -free, flight.begun_ns)
 
     def _begin(self, flight: CallInFlight) -> None:
         request, now_ns = flight.request, flight.begun_ns
@@ -448,27 +527,38 @@ class Window:
         there = admitted(request, flight.charged, flight.reserved, now_ns)
         self.servers.take(flight.server, flight.tokens, request, msgspec.structs.replace(there, worker=flight.server))
 
-    def _settle(self, flight: CallInFlight, computed_tokens: int | None, output_tokens: int, now_ns: int) -> None:
+    def _settle(
+        self, flight: CallInFlight, computed_tokens: int | None, output_tokens: int, now_ns: int, cached_tokens: int
+    ) -> None:
         """Charge what a request came to."""
         if output_tokens > flight.produced:
             self.produced(flight.request.id, output_tokens - flight.produced, now_ns)
         if flight.quiet:
             return
-        estimate = flight.request.prompt_tokens
+        estimate, client = flight.request.prompt_tokens, flight.request.client
+        most = self._prompt_max.get(flight.request.id, estimate)
         tokens = estimate if computed_tokens is None else max(computed_tokens, 1)
+        if most > estimate and computed_tokens is None:
+            tokens = self._bounds.of(client, most)
+        elif most > estimate:
+            self._bounds.learn(client, tokens + cached_tokens, most, self._largest)
         self.overrun_tokens += max(tokens - estimate, 0)
+        self._overran(client, tokens - estimate, now_ns)
         if tokens != flight.charged:
             self._tell(ev.Settled(now_ns, WINDOW, flight.request.id, flight.request.client, tokens))
 
     def _release(self, flight: CallInFlight, ended: ev.Finished | ev.Cancelled, learns: bool = True) -> None:
         request, now_ns = flight.request, ended.time_ns
         del self._flights[request.id]
+        self._prompt_max.pop(request.id, None)
         self._count(flight, flight.produced)
         self._charges_of(flight).holds.end(request.id, now_ns)
         self.charge(now_ns)
-        self._reservations.unreserved[self._reservations.payer(request.client)] -= flight.unreserved
+        payer = self._reservations.payer(request.client)
+        self._reservations.unreserved[payer] -= flight.unreserved
+        self._reservations.astray[payer] -= flight.astray
         if learns:
-            self._reservations.learn(request.client, flight.produced)
+            self._reservations.learn(request.client, flight.produced, flight.astray)
         finished = ev.Finished(now_ns, flight.server, request.id, request.client, flight.produced)
         self.servers.release(flight.server, flight.tokens, finished)
         if not flight.quiet:

@@ -19,8 +19,8 @@ ENDS = st.one_of(
 
 
 def usual(ends: list[tuple[int, int]], client: int) -> int | None:
-    """What nine of ten of the last 32 requests of the client's group had at most, of all where that had fewer than
-    four; None where all had fewer."""
+    """What nine of ten of the last 32 requests of the client's group had at most, and one of them that runs has on
+    average at least; of all where that had fewer than four; None where all had fewer."""
 
     def group(each: int) -> str:
         return PLACES[each][0][0] if PLACES[each] else str(each)
@@ -28,7 +28,8 @@ def usual(ends: list[tuple[int, int]], client: int) -> int | None:
     for known in ([tokens for each, tokens in ends if group(each) == group(client)], [tokens for _, tokens in ends]):
         if len(known) >= 4:
             last = sorted(known[-32:])
-            return last[ceil(9 * len(last) / 10) - 1]
+            running = sum(each**2 for each in last) // sum(last) if any(last) else 0
+            return max(last[ceil(9 * len(last) / 10) - 1], running)
     return None
 
 
@@ -67,6 +68,20 @@ def test_a_client_takes_the_same_memory_after_its_first_request_and_its_hundredt
         reservations.learn(each % 50, 1_000 + 7 * each)
         reservations.usual(each % 50)
     assert kept_bytes(reservations) == first
+
+
+def test_a_client_is_trusted_by_its_record_and_its_weight() -> None:
+    """Of ten outputs that may come: none known, 2 in 1; the more requests came to what they reserved the more, at most
+    34; half as many for each that did not, and ten while one that runs goes astray; for its weight."""
+    reservations, trusted = Reservations(), list[int]()
+    reservations.place(Client(1, "1", 3, ()))
+    for overran in (False,) * 32 + (True,):
+        trusted.append(reservations.trusted(0, 10))
+        reservations.learn(0, 5, overran)
+    assert trusted == [20 + 10 * count for count in range(33)]
+    assert (reservations.trusted(0, 10), reservations.trusted(1, 10)) == (170, 60)
+    reservations.astray[0] += 1
+    assert reservations.trusted(0, 10) == 10
 
 
 @given(st.integers(1, 1000))

@@ -6,15 +6,18 @@ No clock and no sleep: the same run gives the same figures.
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import attrs
+import msgspec
 
 from fairsched.engines.gateway import Share, Window, window_policy
 from fairsched.engines.serving import TWO_CLIENTS
-from fairsched.model.events import Decoded, Event
-from fairsched.model.monitor import Monitor, MonitorReport
+from fairsched.model.events import Decoded, Event, Settled
+from fairsched.model.monitor import Monitor, MonitorReport, Promise
 from fairsched.model.pricing import COMMON
+from fairsched.model.request import Client
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_limits
 from fairsched.policies.registry import ROUTERS
 
@@ -34,7 +37,9 @@ class Flood:
 
     `declares` None: the call names no limit.  `seen`: the gateway counts tokens as they come; otherwise it learns them
     at the end, from the server's usage, and with `hidden` never, as when usage is not asked.  `leaves_after`: so many
-    steps at the server, and the caller is gone; `fails`: the server answers 500 when the work is done.
+    steps at the server, and the caller is gone; `fails`: the server answers 500 when the work is done.  `prompt` is
+    what the gateway estimates of a prompt of `dense` times as many; `withdraws_after`: so many steps in the queue, and
+    the caller is gone.
     """
 
     name: str
@@ -45,6 +50,8 @@ class Flood:
     leaves_after: int | None = None
     fails: bool = False
     hidden: bool = False
+    dense: int = 1
+    withdraws_after: int | None = None
 
 
 POLITE_CALLS = Flood("polite", declares=40, outputs=(31, 27, 40), prompt=20)
@@ -62,6 +69,9 @@ FLOODS = (
     Flood("nothing is declared", declares=None, outputs=(100,)),
     Flood("predictions are misled", declares=3900, outputs=(1,) * 9 + (900,)),
     Flood("long prompts, an output each", prompt=1000, declares=1, outputs=(1,)),
+    Flood("dense prompts, left at the first token", prompt=400, dense=4, leaves_after=12),
+    Flood("as large as the window", prompt=3990, declares=8, outputs=(8,)),
+    Flood("as large as the window, and withdrawn", prompt=3990, declares=8, outputs=(8,), withdraws_after=100),
 )
 """The attacks of the findings, and others on what is new: predictions, estimates, time held."""
 
@@ -75,6 +85,8 @@ class _Call:
     computed: int = 0
     age: int = 0
     prompt_left: int = 0
+    waits: bool = True
+    withdraws_ns: int | None = None
 
 
 @attrs.define
@@ -109,21 +121,23 @@ class AttackedWindow:
         polite_callers: int = 1,
         terms: WindowTerms = TERMS,
         policy: str = "fcfs+deficit",
+        requests: int | None = None,
+        weights: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         chosen = window_policy(policy, QUANTUM)
-        self.tokens, self.slots, self.terms = tokens, slots, terms.of(tokens)
-        promise = chosen.guarantee.promise(TWO_CLIENTS, window_limits(chosen.guarantee, tokens, self.terms))
-        assert promise is not None
-        self._truth = Monitor(promise)
+        self.tokens, self.slots, self.terms, self._overrun = tokens, slots, terms, 0
+        self._guarantee, self.now_ns = chosen.guarantee, 0
+        self._truth = Monitor(self._promise())
         self._fresh: Counter[int] = Counter()
         router = ROUTERS["join-shortest-queue"]
-        self.window = Window(chosen, router, (Share(tokens, 1000),), (self._listen,), terms=terms)
+        self.window = Window(chosen, router, (Share(tokens, requests or slots),), (self._listen,), terms=terms)
+        for client, weight in weights.items():
+            self.window.configure(Client(client, str(client), weight), 0)
         self._callers = {POLITE: (polite, polite_callers)} | {i + 1: (flood, callers) for i in range(clients)}
         self._calls: dict[int, _Call] = {}
         self._made: Counter[int] = Counter()
         self._open: Counter[int] = Counter()
         self._server: deque[_Call] = deque()
-        self.now_ns = 0
         self.answers: Counter[int] = Counter()
         self.computed: Counter[int] = Counter()
         self._next = 0
@@ -135,9 +149,12 @@ class AttackedWindow:
             for client, (flood, callers) in self._callers.items():
                 while self._open[client] < callers:
                     self._ask(client, flood)
+            for call in [call for call in self._calls.values() if call.withdraws_ns == self.now_ns and call.waits]:
+                self.window.withdraw(call.id, self.now_ns)
+                self._gone(call)
             for placement in self.window.admit(self.now_ns):
                 call = self._calls[placement.request_id]
-                call.prompt_left = call.flood.prompt
+                call.prompt_left, call.waits = call.flood.prompt * call.flood.dense, False
                 self._server.append(call)
             self._step()
             if step % TICK == 0:
@@ -160,11 +177,13 @@ class AttackedWindow:
     def _ask(self, client: int, flood: Flood) -> None:
         outputs = flood.outputs[self._made[client] % len(flood.outputs)]
         call = self._calls[self._next] = _Call(self._next, client, flood, outputs)
+        if flood.withdraws_after is not None:
+            call.withdraws_ns = self.now_ns + flood.withdraws_after * STEP_NS
         self._next += 1
         self._made[client] += 1
         self._open[client] += 1
         most = self.window.ample_outputs(client, flood.prompt, AMPLE) if flood.declares is None else flood.declares
-        self.window.arrive(call.id, client, flood.prompt, most, self.now_ns)
+        self.window.arrive(call.id, client, flood.prompt, most, self.now_ns, flood.prompt * flood.dense)
 
     def _over(self, call: _Call) -> None:
         """A call ends, by its caller, in an error, or in an answer that says what was computed."""
@@ -172,13 +191,16 @@ class AttackedWindow:
         answered = done and not call.flood.fails
         if answered:
             said = 0 if call.flood.hidden else call.computed
-            self.window.finish(call.id, call.flood.prompt, said, self.now_ns)
+            self.window.finish(call.id, call.flood.prompt * call.flood.dense, said, self.now_ns)
         else:
             self.window.cancel(call.id, self.now_ns)
         self._server.remove(call)
+        self._gone(call)
+        self.answers[call.client] += answered
+
+    def _gone(self, call: _Call) -> None:
         del self._calls[call.id]
         self._open[call.client] -= 1
-        self.answers[call.client] += answered
 
     # --- the server -------------------------------------------------------------------------------------------------
 
@@ -209,7 +231,21 @@ class AttackedWindow:
             self._truth.observe(Decoded(self.now_ns, 0, 1, clients, tokens))
 
     def _listen(self, event: Event) -> None:
-        """The second monitor sees what the window's does, but outputs when they are computed."""
-        if not isinstance(event, Decoded):
-            self._tell_truth()
-            self._truth.observe(event)
+        """The second monitor sees what the window's does, but outputs when they are computed, and prompts as they
+        are."""
+        if isinstance(event, Decoded):
+            return
+        self._tell_truth()
+        if isinstance(event, Settled):
+            flood = self._calls[event.request_id].flood
+            event = msgspec.structs.replace(event, extend_tokens=flood.prompt * flood.dense)
+        if self.now_ns and self.window.overrun != self._overrun:
+            self._overrun = self.window.overrun
+            self._truth.promised(self._promise(), self.now_ns)
+        self._truth.observe(event)
+
+    def _promise(self) -> Promise:
+        limits = window_limits(self._guarantee, self.tokens, self.terms, self._overrun)
+        promise = self._guarantee.promise(TWO_CLIENTS, limits)
+        assert promise is not None
+        return promise

@@ -378,7 +378,7 @@ class World:
         config = read_config(self.promises)
         policy = gateway_policy(config, self.promises)
         windows = [server.window_tokens for server in config.servers]
-        limits = window_limits(policy.guarantee, sum(windows), window_terms(config).of(max(windows)))
+        limits = window_limits(policy.guarantee, sum(windows), window_terms(config))
         gate = policy.gate
         assert isinstance(gate, LeasedGate)
         return bound_text(config, policy), gate.charge_max(limits), gate.lease

@@ -18,18 +18,18 @@ pytestmark = pytest.mark.kept
 CLAIMS = {claim.theorem.id: claim for claim in window_proofs.claims()}
 
 
-@pytest.mark.parametrize("unreserved", [0, 7])
+@pytest.mark.parametrize("overrun", [0, 7])
 @pytest.mark.parametrize("name", ["fcfs+deficit", "vtc", "fcfs+hierarchical"])
-def test_the_gate_is_given_this_u(name: str, unreserved: int) -> None:
+def test_the_gate_is_given_this_u(name: str, overrun: int) -> None:
     """What a gate promises under a window's limits is made of the window's U."""
     policy: Any = window_policy(name, 20)
     for tokens in range(2, 50):
-        terms = window.WindowTerms(unreserved, hold_ns=7, call_ns=30)
-        limits = window.window_limits(policy.guarantee, tokens, terms)
-        hold = window.hold_units_max(tokens + unreserved, 30, 7)
-        most = window.charge_max_window(COMMON, tokens, unreserved, hold)
+        terms = window.WindowTerms(hold_ns=7, call_ns=30)
+        limits = window.window_limits(policy.guarantee, tokens, terms, overrun)
+        hold = window.hold_units_max(tokens + overrun, 30, 7)
+        most = window.charge_max_window(COMMON, tokens, overrun, hold)
         assert policy.gate.charge_max(limits) == most
-        if not unreserved:
+        if not overrun:
             assert most == charge_max_reserved(COMMON, tokens, tokens - 1) + COMMON.output * hold
 
 
@@ -50,13 +50,25 @@ def _without(name: str, field: str, value: Any) -> Claim:
 @pytest.mark.parametrize(
     ("event", "field", "value"),
     [
-        ("forward", "reach", lambda o, w: o.put(w.reach, w.r, w.c)),
+        ("forward", "held", lambda o, w: o.put(w.held, w.r, w.c)),
         ("forward", "may", lambda o, w: o.put(w.may, w.r, w.c + w.x + w.y)),
+        ("forward", "over", lambda o, w: 0),
+        ("more output than is reserved passes", "over", lambda o, w: w.over),
+        ("the prompt is settled for more than its estimate", "over", lambda o, w: w.over),
         ("output passes", "B", lambda o, w: w.B + w.x + 1),
         ("the prompt is settled", "may", lambda o, w: w.may),
         ("end", "may", lambda o, w: w.may),
     ],
-    ids=["holds half", "may be charged twice", "one token more", "settled twice", "charged after its end"],
+    ids=[
+        "holds half",
+        "may be charged twice",
+        "beyond the window",
+        "outputs beyond",
+        "prompts beyond",
+        "one token more",
+        "settled twice",
+        "charged after its end",
+    ],
 )
 def test_a_window_that_counts_otherwise_is_refuted(event: str, field: str, value: Any) -> None:
     """A call that holds too little or is charged too much breaks the claim."""

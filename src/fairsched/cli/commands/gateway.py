@@ -229,7 +229,7 @@ def _pick_endpoints(path: Path, check: bool, report: Path | None) -> int:
         tokens = count * config.pool.window_tokens
         clients = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.client.items()))
         clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
-        limits = window_limits(policy.guarantee, tokens, picker.window.terms.of(config.pool.window_tokens))
+        limits = window_limits(policy.guarantee, tokens, picker.window.terms)
         bound = policy.guarantee.service_gap_bound(clients, limits)
         promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
         with shown() as console:

@@ -14,10 +14,9 @@ from fairsched.engines.gateway.config import ClientConfig, LimitConfig, Organisa
 from fairsched.engines.gateway.identity import CallerNames
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.settings import ConfigError
-from fairsched.model.events import Admitted, Event, Finished
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Client
-from fairsched.policies.guarantees import Reservations, WindowTerms, window_limits
+from fairsched.policies.guarantees import WindowTerms, window_limits
 from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.gateway_scenarios import Fake, faked
 from tests.support.adapters.loops import in_loop, until
@@ -189,31 +188,24 @@ class Seats:
     """A window before one server, with five seats of one client beside another client with one, all of which always
     wait.  Their first calls are short, so that later ones reserve little, and then have all that they declare.
 
-    `unreserved` is the most that calls of the five left unreserved together, `gap` by how much what both clients were
-    charged came apart at most.
+    `gap` is by how much what both clients were charged came apart at most.
     """
 
     def __init__(self) -> None:
-        policy = window_policy("fcfs+hierarchical", QUANTUM)
-        self.window = Window(policy, ROUTERS["round-robin"], [Share(100)], [self._hear], terms=TERMS)
+        self.policy = window_policy("fcfs+hierarchical", QUANTUM)
+        self.window = Window(self.policy, ROUTERS["round-robin"], [Share(100)], terms=TERMS)
         self.clients = [Client(seat, f"many/#{seat}", 1, (("many", 1),)) for seat in range(SEATS)]
         self.clients.append(Client(SEATS, "one/#0", 1, (("one", 1),)))
         for client in self.clients:
             self.window.configure(client, 0)
-        groups = (Client(0, "many"), Client(1, "one"))
-        bound = policy.guarantee.group_gap_bound(groups, window_limits(policy.guarantee, 100, TERMS))
-        assert bound is not None
-        self.bound = bound
-        self.unreserved = self.gap = 0
-        self._left: dict[int, int] = {}
-        self._calls = 0
+        self.gap = self._calls = 0
 
-    def _hear(self, event: Event) -> None:
-        if isinstance(event, Admitted) and event.client < SEATS:
-            self._left[event.request_id] = DECLARED - event.reserved_output_tokens
-            self.unreserved = max(self.unreserved, sum(self._left.values()))
-        if isinstance(event, Finished):
-            self._left.pop(event.request_id, None)
+    def bound(self) -> int:
+        """The bound of the two, with the over-run of the run."""
+        limits = window_limits(self.policy.guarantee, 100, TERMS, self.window.overrun)
+        bound = self.policy.guarantee.group_gap_bound((Client(0, "many"), Client(1, "one")), limits)
+        assert bound is not None
+        return bound
 
     def charged(self, clients: Sequence[Client]) -> int:
         """What clients were charged together, in cost units."""
@@ -242,18 +234,18 @@ class Seats:
 
 
 def test_many_seats_are_one_client_to_others() -> None:
-    """What they leave unreserved together is what one client may, so U and the bound of two clients are theirs; and
-    the bound is not all that is served."""
-    seats = Seats().served(80)
-    assert 0 < seats.unreserved <= (TERMS.unreserved_tokens or 0)
-    assert seats.gap <= seats.bound
+    """What they come to beyond their reservations is counted together, so U and the bound of two clients are theirs;
+    and the bound is not all that is served."""
+    seats = Seats().served(140)
+    assert seats.gap <= seats.bound()
     monitor = seats.window.usage.monitor
     assert monitor is not None
     assert monitor.report().bound_violations == 0
-    assert seats.charged(seats.clients[SEATS:]) > seats.bound
+    assert seats.charged(seats.clients[SEATS:]) > seats.bound()
 
 
-def test_seats_that_each_leave_as_much_unreserved_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were the limit that of a seat, five would leave more than U counts."""
-    monkeypatch.setattr(Reservations, "place", lambda self, client: None)
-    assert Seats().served(80).unreserved > (TERMS.unreserved_tokens or 0)
+def test_seats_whose_over_runs_are_counted_each_by_itself_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it that of a seat, what five come to would be more than U counts."""
+    together = Seats().served(80).window.overrun
+    monkeypatch.setattr(Window, "_payers_of", lambda self, client: (client,))
+    assert Seats().served(80).window.overrun < together

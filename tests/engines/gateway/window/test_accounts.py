@@ -1,6 +1,7 @@
 """What a call is charged in the gateway's window however it ends: the gate's deficit and the client's usage agree."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -121,18 +122,55 @@ def test_holding_is_charged_until_a_call_ends_or_is_too_long() -> None:
     assert usage(window) == (0, 0, 31 * 50 // 10)
 
 
-def test_a_call_that_waits_costs_nothing() -> None:
-    """It holds nothing and is charged nothing, whether it is let in later, cancelled or withdrawn."""
-    window = opened(share=40)
+def test_a_call_that_waits_is_charged_for_room_that_is_kept_for_it_and_nothing_else() -> None:
+    """The first of two has two free tokens kept for it, until it is withdrawn; it holds nothing else, and no longer in
+    all than the longest time of a call."""
+    window = opened(share=33, hold_ns=10, call_ns=50)
     for number in (1, 2):
         window.arrive(number, 1, ESTIMATE, DECLARED, 0)
     assert window.admit(5) == []
     assert window.waiting_of(1) == 2
-    assert window.cancel(1, 6)
-    window.withdraw(2, 6)
-    assert not window.cancel(1, 6)
-    assert usage(window, 1) == (0, 0, 0)
+    assert window.cancel(1, 15)
+    assert not window.cancel(1, 15)
+    window.charge(15)
+    assert usage(window, 1) == (0, 0, 2)
+    assert window.admit(20) == []
+    window.withdraw(2, 2_000_000)
+    window.charge(2_000_000)
+    assert usage(window, 1) == (0, 0, 33 * 50 // 10)
     assert (window.waiting, window.in_flight) == (0, 1)
+
+
+def test_a_prompt_of_which_no_server_says_its_tokens_is_charged_all_that_it_may_be() -> None:
+    """A token a byte at first; by the densest that was counted once some were, which vouch for an eighth as much; a
+    prompt whose tokens the server said before its caller left is charged those."""
+    window, prompts = opened(share=4_000), list[int]()
+
+    def ends(number: int, end: End) -> None:
+        before = usage(window)[0]
+        window.arrive(number, 0, 25, 1, 0, 100)
+        window.admit(0)
+        end(window)
+        prompts.append(usage(window)[0] - before)
+
+    ends(1, lambda window: window.cancel(1, 0))
+    ends(2, lambda window: window.finish(2, None, 1, 0))
+    ends(3, lambda window: window.cancel(3, 0, 30))
+    for number in range(4, 19):
+        ends(
+            number,
+            partial(
+                Window.finish,
+                request_id=number,
+                computed_tokens=10 + number,
+                output_tokens=1,
+                now_ns=0,
+                cached_tokens=6,
+            ),
+        )
+    for number in range(19, 22):
+        ends(number, partial(Window.cancel, request_id=number, now_ns=0))
+    assert prompts == [100, 100, 30, *range(14, 29), 34, 100, 100]
 
 
 def test_accounts_count_what_is_in_flight_to_its_estimate() -> None:

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms
-from tests.support.adapters.attacked_window import FLOODS, HONEST, POLITE, AttackedWindow, Flood, Outcome
+from tests.support.adapters.attacked_window import FLOODS, HONEST, POLITE, TERMS, AttackedWindow, Flood, Outcome
 
 SECONDS = 40
 ABOUT = 0.95
@@ -67,10 +67,37 @@ def test_a_violation_that_matters_is_shown_and_hides_only_where_usage_is_not_ask
     assert told.truth.bound_violations == told.report.bound_violations == 0
 
 
-def test_reservations_follow_what_is_usual() -> None:
-    """Declaring 2,048 for 64 costs throughput where all that is declared is reserved; with predictions it is at least
-    three times as much."""
-    flood = next(each for each in FLOODS if each.name == "2,048 for 64")
-    reserved = AttackedWindow(flood, terms=WindowTerms(0)).run(SECONDS)
-    predicted = outcome(flood)
-    assert sum(predicted.answers.values()) >= 3 * sum(reserved.answers.values())
+VARIED = (20, 60, 31, 5, 80, 44)
+
+
+@pytest.mark.parametrize("outputs", [(5,), VARIED], ids=["five", "varied"])
+def test_a_client_that_declares_much_and_uses_little_is_served_as_fast_as_one_that_declares_what_comes(
+    outputs: tuple[int, ...],
+) -> None:
+    """Of 48 callers that declare 32,000 as many are answered as by a server that has them all at once, but for a tenth;
+    with all of it reserved, three of them are in flight."""
+
+    def answers(declared: int, terms: WindowTerms = TERMS) -> int:
+        flood = Flood("", declares=declared, outputs=outputs, prompt=500)
+        run = AttackedWindow(flood, tokens=100_000, slots=48, clients=1, callers=48, polite_callers=0, terms=terms)
+        return run.run(30).answers[1]
+
+    direct = answers(max(outputs))
+    assert answers(32_000) >= 0.9 * direct
+    assert answers(32_000, WindowTerms(0)) <= 0.2 * direct
+
+
+@pytest.mark.parametrize(
+    ("declared", "tokens"),
+    [((80, 32_000), 100_000), ((32_000, 32_000), 100_000), ((4_096, 80), 6_000), ((4_096, 4_096), 6_000)],
+)
+def test_weights_hold_whatever_is_declared(declared: tuple[int, int], tokens: int) -> None:
+    """Of two clients with weights 4 and 1 that always wait, the first is charged four times as much, within a tenth,
+    where places are short (16 calls at a time) and where tokens are."""
+    gold, free = (Flood("", declares=most, outputs=VARIED, prompt=100) for most in declared)
+    run = AttackedWindow(
+        free, tokens=tokens, clients=1, callers=48, polite=gold, polite_callers=48, requests=16, weights={POLITE: 4}
+    )
+    found = run.run(60)
+    assert found.charged[POLITE] / found.charged[1] == pytest.approx(4, rel=0.1)
+    assert found.report.bound_violations == 0

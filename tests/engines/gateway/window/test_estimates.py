@@ -107,9 +107,9 @@ def test_a_call_is_charged_for_holding_no_longer_than_the_longest_call() -> None
 
 
 def test_a_client_over_its_own_limit_waits_for_its_own_calls_and_others_pass() -> None:
-    """Three calls declare 700 where ten are usual and 700 may be unreserved: one goes, the others leave the queue until
+    """Three calls declare 700 where ten are usual and 702 may be unreserved: one goes, the others leave the queue until
     it has ended, and a later client's goes first; in the end each of them ends once."""
-    world = World(711, WindowTerms(700)).taught(10)
+    world = World(711, WindowTerms(117)).taught(10)
     window = world.window
     for request_id in range(3):
         window.arrive(request_id, 0, 10, 700, 0)

@@ -217,15 +217,15 @@ def test_a_window_tells_of_itself_first_tokens_and_what_was_more_than_declared()
 
 
 def test_a_window_grows_with_its_servers() -> None:
-    """The largest server's window is the largest request, and what a client may leave unreserved where nothing else is
-    said; it stays when servers shrink, and the window does, but what they take does not."""
+    """The largest server's window is the largest request; the sum stays when servers shrink, and what they take does
+    not."""
     told: list[Event] = []
     here = window(Share(60, 5), Share(40, 5), told=told, terms=WindowTerms())
-    assert (here.largest, here.terms.unreserved_tokens, here.tokens) == (60, 60, 100)
+    assert (here.largest, here.tokens) == (60, 100)
     here.resize(0, Share(50, 5), 1)
-    assert (here.largest, here.terms.unreserved_tokens, here.tokens) == (50, 60, 100)
+    assert (here.largest, here.tokens) == (50, 100)
     here.resize(1, Share(70, 5), 2)
-    assert (here.largest, here.terms.unreserved_tokens, here.tokens) == (70, 70, 120)
+    assert (here.largest, here.tokens) == (70, 120)
     assert [event.kv_capacity_tokens for event in told if isinstance(event, WorkerJoined)] == [100, 120]
     assert here.refuses(30, 40) is None
     assert here.refuses(30, 41) is not None
@@ -256,29 +256,11 @@ def test_what_was_there_already_is_in_the_accounts_and_no_listener_hears_of_it()
     assert here.usage.output_tokens[0] == 10
 
 
-def test_a_request_that_gives_up_lets_those_set_aside_come_back() -> None:
-    """Three declare 700 where ten are usual and 700 may be unreserved: one goes, and when one of the two that wait
-    gives up the other one waits on; it goes when the first has ended."""
-    here = window(Share(711, 5), terms=WindowTerms(700))
-    for i in range(4):
-        here.arrive(100 + i, 0, 1, 10, 0)
-        here.admit(0)
-        here.finish(100 + i, 1, 10, SECOND_NS)
-    for i in range(3):
-        here.arrive(i, 0, 10, 700, SECOND_NS)
-    assert [each.request_id for each in here.admit(SECOND_NS)] == [0]
-    assert here.admit(SECOND_NS) == []
-    assert here.cancel(1, SECOND_NS)
-    assert here.admit(SECOND_NS) == []
-    here.finish(0, 10, 10, 2 * SECOND_NS)
-    assert [each.request_id for each in here.admit(2 * SECOND_NS)] == [2]
-
-
 def test_a_client_that_has_more_set_aside_gets_back_what_may_enter() -> None:
-    """Four declare 310 where ten are usual and 700 may be unreserved: two go; when one has ended a third may come back
+    """Four declare 310 where ten are usual and 702 may be unreserved: two go; when one has ended a third may come back
     and not the fourth, which does once the third has given up."""
     told: list[Event] = []
-    here = window(Share(420, 9), told=told, terms=WindowTerms(700))
+    here = window(Share(420, 9), told=told, terms=WindowTerms(117))
     for i in range(4):
         here.arrive(100 + i, 0, 1, 10, 0)
         here.admit(0)

@@ -145,17 +145,17 @@ def test_a_log_replays_to_the_same_state(before: list[Any], after: list[Any], na
 def test_a_log_that_no_window_could_have_written_is_told_from_one(tmp_path: Path) -> None:
     """A call that is let in twice, one without room, one that ends too early or with too much: `explain` declines."""
     world = World(tmp_path)
-    for _ in range(4):
-        world.step("a", 0, 20, 10)
+    for prompt in (20, 20, 20, 30, 20):
+        world.step("a", 0, prompt, 10)
     world.recorded.drain(world.window)
     world.kill()
     lines = world.log.read_bytes().splitlines(keepends=True)
     admitted = next(line for line in lines if line.startswith(b'["Admitted"')).replace(b'ed",1,', b'ed",9,')
     for wrong, why in (
         (admitted, "it does not wait"),
-        (admitted.replace(b",0,0,10,10,10", b",3,0,10,10,10"), "20 tokens too small"),
-        (admitted.replace(b",0,0,10,10,10", b",3,0,11,9,10"), "half of 20 tokens is 10"),
-        (b'["Finished",9,0,3,0,1]\n', "it is not in flight"),
+        (admitted.replace(b",0,0,10,10,10", b",4,0,10,10,10"), "the windows are full"),
+        (admitted.replace(b",0,0,10,10,10", b",4,0,11,9,10"), "half of 20 tokens is 10"),
+        (b'["Finished",9,0,4,0,1]\n', "it is not in flight"),
         (b'["Finished",9,0,0,0,1]\n', "its client produced 1 tokens less"),
         (b'["Preempted",9,0,0,0,0,0]\n', "a window tells no such thing"),
     ):
