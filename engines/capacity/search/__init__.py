@@ -1,6 +1,6 @@
 """The search for a fleet: kinds and numbers of workers, together or split by phase, and what runs on them, by goodput
-for each GPU, dollar or watt.  Read `space` first, then `run`; `replanning` follows a trace and says when the
-fleet should change.
+for each GPU, dollar or watt.  Read `space` first, then `run`; `placement` has DistServe's algorithms, `replanning`
+follows a trace and says when the fleet should change.
 """
 
 from typing import TYPE_CHECKING
@@ -9,6 +9,16 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.search.pages import replan_sheet, search_sheet
+    from fairsched.engines.capacity.search.placement import (
+        Option,
+        best_per_gpu,
+        decode_only,
+        fewest_gpus,
+        high_affinity,
+        low_affinity,
+        prefill_only,
+        replicated,
+    )
     from fairsched.engines.capacity.search.replanning import DriftDetector, replan
     from fairsched.engines.capacity.search.run import Query, Rated, Search, search_fleets
     from fairsched.engines.capacity.search.space import (
@@ -18,7 +28,6 @@ if TYPE_CHECKING:
         FleetPool,
         Objective,
         Space,
-        decode_only,
         fleet_of,
         likely_rate,
     )
@@ -26,7 +35,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "OBJECTIVES", "Candidate", "DriftDetector", "FleetPlan", "FleetPool", "Objective", "Query",
-    "Rated", "Search", "Space", "decode_only", "fleet_of", "likely_rate", "replan", "replan_sheet", "search_fleets",
+    "OBJECTIVES", "Candidate", "DriftDetector", "FleetPlan", "FleetPool", "Objective", "Option",
+    "Query", "Rated", "Search", "Space", "best_per_gpu", "decode_only", "fewest_gpus", "fleet_of", "high_affinity",
+    "likely_rate", "low_affinity", "prefill_only", "replan", "replan_sheet", "replicated", "search_fleets",
     "search_sheet"
 ]  # fmt: skip

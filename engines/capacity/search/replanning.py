@@ -14,7 +14,6 @@ delayed     until then the old fleet serves: of the requests that arrive meanwhi
 
 from collections import Counter
 from collections.abc import Sequence
-from math import inf
 
 import attrs
 import msgspec
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from fairsched.engines.capacity.highest_rate import SloTarget, outcomes_of
+from fairsched.engines.capacity.search.placement import weights_load_s
 from fairsched.engines.capacity.search.space import Candidate, FleetPlan, Objective
 from fairsched.engines.simulation import Progress, run_tasks
 from fairsched.model.latency import LatencyModel
@@ -180,16 +180,6 @@ def loading_s(before: FleetPlan | None, after: FleetPlan, bytes_per_s: float) ->
     had, need = _kinds(before), _kinds(after)
     new = [latency for latency, count in need.items() if count > had[latency]]
     return max((weights_load_s(latency, bytes_per_s) for latency in new), default=0.0)
-
-
-def weights_load_s(latency: LatencyModel, bytes_per_s: float) -> float:
-    """Return the seconds in which each GPU of a worker loads its share of the weights; raises `ValueError` for a model
-    whose weights are not known, or a rate of nothing."""
-    if not 0 < bytes_per_s < inf:
-        raise ValueError(f"weights are loaded at a rate above 0 bytes a second, not {bytes_per_s}")
-    if latency.deployment is None:
-        raise ValueError(f"latency model {latency.name} does not say how many bytes its weights are")
-    return latency.deployment.weight_bytes / (latency.gpus or 1) / bytes_per_s
 
 
 def _kinds(fleet: FleetPlan | None) -> Counter[LatencyModel]:

@@ -223,11 +223,6 @@ def _model(latency: LatencyModel) -> object:
     return None if latency.deployment is None else latency.deployment.model_facts
 
 
-def decode_only(latency: LatencyModel) -> LatencyModel:
-    """Return a worker as its decode phase is alone: prompts come with their KV, and their step takes 1 ns."""
-    return attrs.evolve(latency, prefill_constant_ns=1, prefill_token_ns=0, prefill_attention_ps=0)
-
-
 def mean_tokens(workload: Workload) -> Mapping[str, float]:
     """Return mean prompt and output tokens of a workload's requests."""
     count = max(len(workload.jobs), 1)

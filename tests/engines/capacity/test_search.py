@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import fairsched.engines.capacity.search.run as running
-from fairsched.engines.capacity import SloTarget, goodput, search
-from fairsched.engines.capacity.search.replanning import loading_s, weights_load_s
+from fairsched.engines.capacity import Goodput, RateTrial, SloTarget, attained, goodput, search
+from fairsched.engines.capacity.search.placement import weights_load_s
+from fairsched.engines.capacity.search.replanning import loading_s
 from fairsched.engines.capacity.search.run import Rated
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.latency import PRESETS, LatencyModel, pipelined
-from fairsched.model.request import Prompt, Workload
+from fairsched.model.request import Prompt, Slo, Workload
 
 OPT, OPT2 = PRESETS["opt-13b-a100"], PRESETS["opt-13b-a100-tp2"]
 CODE = generate("azure-code", requests=30, arrivals="poisson")
@@ -199,22 +200,82 @@ def test_a_ray_cluster_finds_what_one_process_finds(by_night: None, ray_started:
 
 # --- DistServe's placement --------------------------------------------------------------------------------------------
 
+OPTIONS = st.lists(
+    st.builds(search.Option, name=st.sampled_from("abcd"), gpus=st.integers(1, 6), rate=st.integers(1, 60).map(float)),
+    min_size=1,
+    max_size=4,
+)
+
 
 def test_f_ds_1_the_most_goodput_a_gpu_does_not_need_the_fewest_gpus() -> None:
-    """Algorithms 1 and 2 buy as many as the rate needs of the configuration with the most goodput a GPU.
-
-    That is 8 GPUs where 1 is enough, and 16 where 9 are: the last one of a large configuration is hardly used.
-    """
-    rates = {1: 9.9, 8: 80.0}
-    best = max(rates, key=lambda gpus: rates[gpus] / gpus)
-    for rate, printed, fewest in ((5, 8, 1), (81, 16, 9)):
-        assert best * ceil(rate / rates[best]) == printed
-        mixes = (mix for count in (1, 2) for mix in combinations_with_replacement(rates, count))
-        assert min(sum(mix) for mix in mixes if sum(rates[gpus] for gpus in mix) >= rate) == fewest
+    """Algorithm 1 buys 8 GPUs where 1 is enough, and 16 where 9 are."""
+    small, large = search.Option("small", 1, 9.9), search.Option("large", 8, 80.0)
+    assert search.best_per_gpu([small, large]) is large
+    assert [search.replicated([small, large], rate).gpus for rate in (5, 81)] == [8, 16]
+    assert [search.fewest_gpus([small, large], rate).gpus for rate in (5, 81)] == [1, 9]
 
 
-def test_a_decode_phase_alone_has_only_its_own_work() -> None:
-    """Its prompts take next to nothing."""
+@given(OPTIONS, st.integers(1, 120))
+def test_fewest_gpus_is_the_fewest(options: list[search.Option], rate: int) -> None:
+    """What is bought keeps the rate, never takes more than the printed rule, and no other mix takes fewer GPUs."""
+    bought, printed = search.fewest_gpus(options, rate), search.replicated(options, rate)
+    assert bought.rate >= rate
+    assert printed.rate >= rate
+    assert bought.gpus <= printed.gpus
+    most = min(ceil(rate / min(option.rate for option in options)), 4)
+    for count in range(1, most + 1):
+        for mix in combinations_with_replacement(options, count):
+            if sum(option.rate for option in mix) >= rate:
+                assert sum(option.gpus for option in mix) >= bought.gpus
+
+
+def test_a_placement_of_nothing_is_refused() -> None:
+    """There is no empty configuration with a goodput of 0 / 0 to compare with (D7)."""
+    with pytest.raises(ValueError, match="no configuration keeps the targets at any rate: a"):
+        search.best_per_gpu([search.Option("a", 1, 0.0)])
+    with pytest.raises(ValueError, match="at any rate: none fits into memory"):
+        search.best_per_gpu([])
+
+
+def test_algorithm_1_places_phases_by_their_own_goodput() -> None:
+    """Each phase gets as many of its best workers as the rate needs, by the goodput of one alone; prompts of 2,000
+    tokens and outputs of 30 take more workers for prompts than for outputs."""
+    prefill, decode = (attained(slo, 90) for slo in (Slo(ttft_ns=2 * 10**9), Slo(tpot_ns=200_000_000)))
+    found = search.high_affinity(
+        CODE, 10.0, [OPT], prefill_targets=[prefill], decode_targets=[decode], gpus_max=1, resolution=0.1
+    )
+    ((best, count),) = found.prefill.counts
+    assert count == ceil(10 / best.rate)
+    assert found.prefill.gpus > found.decode.gpus
+    assert found.gpus == found.prefill.gpus + found.decode.gpus
+    with pytest.raises(ValueError, match="tokens of KV, and a worker at most 0"):
+        search.high_affinity(CODE, 1.0, [OPT2], prefill_targets=[prefill], decode_targets=[decode], gpus_max=1)
+
+
+def test_algorithm_2_keeps_a_pair_within_nodes() -> None:
+    """Pairs of both phases have the same stages and fit into as many nodes; as many as the rate needs are bought."""
+    asked: list[search.FleetPlan] = []
+
+    def joint(fleet: search.FleetPlan) -> Goodput:
+        asked.append(fleet)
+        return Goodput(2.0 * fleet.gpus - 1, {1.0: RateTrial((0.5,), 1, 1)})
+
+    found = search.low_affinity(20.0, [OPT, OPT2], joint, longest=5_000, node_gpus=3, stages_max=2)
+    for fleet in asked:
+        prefill, decode = (pool.latency for pool in fleet.pools)
+        assert prefill.stages == decode.stages
+        assert (prefill.gpus or 1) + (decode.gpus or 1) <= 3 * prefill.stages
+    assert {fleet.gpus for fleet in asked} == {2, 3, 4, 6}
+    ((best, count),) = found.prefill.counts
+    assert (best.gpus, count, found.gpus) == (6, 2, 12)
+    with pytest.raises(ValueError, match="no pair of workers fits into nodes of 1 GPUs with 5,000 tokens of KV each"):
+        search.low_affinity(1.0, [OPT], joint, longest=5_000, node_gpus=1)
+
+
+def test_phases_alone_have_only_their_own_work() -> None:
+    """A prefill worker's requests end with the first token; a decode worker's prompts take next to nothing."""
+    assert {job.output_tokens for job in search.prefill_only(CODE).jobs} == {1}
+    assert [job.request.prompt for job in search.prefill_only(CODE).jobs] == [job.request.prompt for job in CODE.jobs]
     alone = search.decode_only(OPT)
     assert alone.step_ns(((2_000, 0),), 0, 0) == 1
     assert alone.decode_ns(7, 5_000) == OPT.decode_ns(7, 5_000)
