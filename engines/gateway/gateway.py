@@ -24,7 +24,7 @@ from aiohttp.http import StreamWriter
 from multidict import CIMultiDict
 
 from fairsched.engines.gateway import openai, servers
-from fairsched.engines.gateway.account import Account, Failed, Placed, PlaceRequest
+from fairsched.engines.gateway.account import Account, Placed, PlaceRequest
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig
 from fairsched.engines.gateway.identity import CallerNames, told_name
 from fairsched.engines.gateway.operations import CallRecord, current
@@ -121,7 +121,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Begin what runs for as long as calls are served: each part once, in this order."""
-        self.account.hung = self.watches.hung
+        self.account.fleet.hung = self.watches.hung
         async with AsyncExitStack() as started:
             if self.tracing is not None:
                 started.push_async_callback(asyncio.to_thread, self.tracing.close)
@@ -334,7 +334,7 @@ class _Try:
             return await self._late(error, watch)
         except servers.BrokenError as error:
             account.cancel(request_id, "broken")
-            account.failed(Failed(server, self._name, "failed", str(error)))
+            account.failed(server, self._name, "failed", str(error))
             _log.warning("request %d broke off: %s", request_id, error)
             return await self._break_off("the server's answer broke off")
         except BaseException:
@@ -343,7 +343,7 @@ class _Try:
         if answer.status < 500:
             account.worked(server, self._name)
         else:
-            account.failed(Failed(server, self._name, "error", f"HTTP {answer.status}"))
+            account.failed(server, self._name, "error", f"HTTP {answer.status}")
         usage = self._reader.usage
         if (record := current()) is not None:
             record.used(usage.computed_tokens, usage.output_tokens)
@@ -407,7 +407,9 @@ class _Try:
         else:
             self._gateway.account.give_back(self._placed.request_id, outcome)
         server, seconds = self._placed.upstream.server, error.retry_after_seconds
-        self._gateway.account.failed(Failed(server, self._name, error.why, str(error), seconds, error.waited_seconds))
+        self._gateway.account.failed(
+            server, self._name, error.why, str(error), retry_after_seconds=seconds, waited_seconds=error.waited_seconds
+        )
 
     def _unbilled(self, outcome: str) -> None:
         """End a call whose server failed before a token came.  No quota pays for that.  What fails at once computed
@@ -443,7 +445,7 @@ class _Try:
             account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
         if what == "read":
             seconds, why = watch.waited_seconds, "no byte of an answer in time"
-            account.failed(Failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds))
+            account.failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds)
         message = "the server took too long" if what == "read" else "the call took too long, and was cut off"
         if self._reader is None:
             raise openai.CallError(504, message)

@@ -4,7 +4,7 @@ The life of a call (`engines.gateway.gateway`) knows an account and nothing behi
 """
 
 from fairsched.engines.gateway.account.account import Account
-from fairsched.engines.gateway.account.calls import Failed, Placed, PlaceRequest
+from fairsched.engines.gateway.account.calls import Placed, PlaceRequest
 from fairsched.engines.gateway.account.quota import quota_store
 
-__all__ = ["Account", "Failed", "PlaceRequest", "Placed", "quota_store"]
+__all__ = ["Account", "PlaceRequest", "Placed", "quota_store"]

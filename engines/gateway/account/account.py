@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from fairsched.engines import serving
-from fairsched.engines.gateway.account.calls import Failed, Placed, PlaceRequest
+from fairsched.engines.gateway.account.calls import Placed, PlaceRequest
 from fairsched.engines.gateway.account.quota import CallQuotas
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
-from fairsched.engines.gateway.servers import Fleet, Upstream
+from fairsched.engines.gateway.servers import Fleet, Upstream, Why
 from fairsched.engines.gateway.window import QueueShare, Shadow, Window, credit, waits
 from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import SEAT
@@ -385,15 +385,6 @@ class Account:
 
     # --- servers ----------------------------------------------------------------------------------------------------
 
-    @property
-    def hung(self) -> Callable[[int], object]:
-        """Called with a server that does not answer: its calls without a byte of an answer wait in vain."""
-        return self.fleet.hung
-
-    @hung.setter
-    def hung(self, hung: Callable[[int], object]) -> None:
-        self.fleet.hung = hung
-
     async def run(self) -> None:
         """Look after the servers and the leases, until cancelled; then tell the budgets what ended."""
         try:
@@ -410,16 +401,18 @@ class Account:
         """Return the servers that take calls."""
         return self.fleet.upstreams()
 
-    def failed(self, failure: Failed) -> None:
-        """Tell that a server failed a call of a client."""
-        self.fleet.failed(
-            failure.server,
-            self.client(failure.name).id,
-            failure.why,
-            failure.message,
-            retry_after_seconds=failure.retry_after_seconds,
-            waited_seconds=failure.waited_seconds,
-        )
+    def failed(
+        self,
+        server: int,
+        name: str,
+        why: Why,
+        message: str,
+        *,
+        retry_after_seconds: float | None = None,
+        waited_seconds: float = 0.0,
+    ) -> None:
+        """Tell that a server failed a call of a client, which waited so long for it if it was late."""
+        self.fleet.failed(server, self.client(name).id, why, message, retry_after_seconds, waited_seconds)
 
     def worked(self, server: int, name: str) -> None:
         """Tell that a server gave the client an answer."""

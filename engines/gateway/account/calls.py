@@ -2,7 +2,7 @@
 
 import msgspec
 
-from fairsched.engines.gateway.servers import Upstream, Why
+from fairsched.engines.gateway.servers import Upstream
 
 
 class PlaceRequest(msgspec.Struct, frozen=True):
@@ -30,14 +30,3 @@ class Placed(msgspec.Struct, frozen=True):
     upstream: Upstream
     max_output_tokens: int | None = None
     headers: dict[str, str] = {}
-
-
-class Failed(msgspec.Struct, frozen=True):
-    """A server failed a call of the client `name`, which waited so long for it if it was late."""
-
-    server: int
-    name: str
-    why: Why
-    message: str
-    retry_after_seconds: float | None = None
-    waited_seconds: float = 0.0

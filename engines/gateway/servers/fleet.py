@@ -124,7 +124,6 @@ class Fleet:
         client: Hashable,
         why: Why,
         message: str,
-        *,
         retry_after_seconds: float | None = None,
         waited_seconds: float = 0.0,
     ) -> None:
