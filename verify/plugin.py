@@ -17,8 +17,6 @@ import pytest
 
 FILE = "theorems.json"
 _KEY = "fairsched_theorem"
-VERDICTS = {"Proved": "proved", "Refuted": "refuted", "NotInductive": "not inductive", "Unknown": "unknown"}
-"""What a verdict is called."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,13 +95,19 @@ class TheoremItem(pytest.Item):
 
     def runtest(self) -> None:
         """Decide it; raises `TheoremFailure` unless it is proved, and what it rests on, too."""
-        from fairsched.verify.solvers import ALWAYS, NotInductive, Proved, Refuted, Unknown, judged, prove
+        from fairsched.verify.report import below, fallen
+        from fairsched.verify.solvers import Task, decide
 
-        theorem = self.claim.theorem
-        always = next((each for each in self.policy.claims() if each.theorem.id == ALWAYS), None)
-        verdict = judged(self.claim, prove(self.claim), self._where(), always)
-        why = self._fallen() if isinstance(verdict, Proved) else ""
-        said = "unknown" if why else VERDICTS[type(verdict).__name__]
+        theorem, where = self.claim.theorem, f"{self.policy.__module__}:{self.policy.__qualname__}"
+        decision = decide(Task(where, theorem.id, quick=True))
+        said, why = decision.verdict, decision.why
+        if said == "proved":
+            # What it rests on is decided here too, since that test may run elsewhere.
+            theorems = {claim.theorem.id: claim.theorem for claim in self.policy.claims()}
+            needed = [name for name in below(theorem, theorems.values()) if name in theorems]
+            verdicts = {name: decide(Task(where, name, quick=True)).verdict for name in needed}
+            why = fallen(theorem, theorems.values(), verdicts)
+            said = "unknown" if why else said
         row = {
             "policy": self.policy.__name__,
             "id": theorem.id,
@@ -112,44 +116,26 @@ class TheoremItem(pytest.Item):
             "scope": theorem.scope.value,
             "bound": theorem.bound,
             "assumptions": [assumption.name for assumption in theorem.assumptions],
-            "ms": round(verdict.ms, 1),
+            "ms": round(decision.ms, 1),
         }
         self.user_properties.append((_KEY, json.dumps(row)))
-        if isinstance(verdict, Refuted):
-            raise TheoremFailure(self._broken(verdict.world, verdict.run))
-        if isinstance(verdict, NotInductive):
-            said_of_it = f"{theorem.id} is not inductive, and may be true: {verdict.searched}"
-            raise TheoremFailure("\n".join([self._broken(verdict.world), said_of_it, f"hint: {verdict.hint}"]))
-        if isinstance(verdict, Unknown):
-            raise TheoremFailure(f"{theorem.id} is not decided: {verdict.obligation}: {verdict.reason}")
-        if why:
-            raise TheoremFailure(f"{theorem.id} {why}")
+        if said not in ("proved", "tested"):
+            shown = self._replayed(decision.counterexample) if decision.counterexample else []
+            fell = decision.verdict == "proved"
+            raise TheoremFailure(
+                "\n".join([*shown, f"{theorem.id} {why}" if fell else f"{theorem.id} is {said}: {why}"])
+            )
 
-    def _fallen(self) -> str:
-        """Return why a proof of it is none: what it rests on is decided here too, since that test may run elsewhere."""
-        from fairsched.verify.report import below, fallen
-        from fairsched.verify.solvers import prove
-
-        claims = {claim.theorem.id: claim for claim in self.policy.claims()}
-        theorems = [claim.theorem for claim in claims.values()]
-        needed = [name for name in below(self.claim.theorem, theorems) if name in claims]
-        verdicts = {name: type(prove(claims[name])).__name__.lower() for name in needed}
-        return fallen(self.claim.theorem, theorems, verdicts)
-
-    def _where(self) -> str:
-        return f"{self.policy.__module__}:{self.policy.__qualname__}"
-
-    def _broken(self, world: Any, run: Any = None) -> str:
+    def _replayed(self, document: bytes) -> list[str]:
         """Return the run from the start that breaks it, or else the step that does; saved."""
-        from fairsched.verify.logic import counterexample_document, replay_counterexample
+        from fairsched.verify.logic import replay_saved
 
-        found = run or counterexample_document(world, self._where(), claim=self.claim)
-        lines = [replay_counterexample(found, self.claim).text()]
         folder = Path(self.config.getoption("theorems_json")).parent / "counterexamples"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.policy.__name__}-{self.claim.theorem.id}.json"
-        path.write_bytes(found.to_json())
-        return "\n".join([*lines, "", f"fairsched verify --replay {path}"])
+        path.write_bytes(document)
+        replayed = replay_saved(path)
+        return [replayed.text() if replayed else "", "", f"fairsched verify --replay {path}"]
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return what broke, without a traceback through the library."""

@@ -34,55 +34,72 @@ def test_the_plugin_is_declared() -> None:
     assert declared == {"fairsched": plugin.__name__}
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+def _project(folder: Path) -> Path:
     """A folder with the two authors' files and nothing else."""
     for name in ("allowance.py", "least_served.py"):
-        (tmp_path / name).write_text((AUTHORS / name).read_text())
-    return tmp_path
+        (folder / name).write_text((AUTHORS / name).read_text())
+    return folder
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "xdist"])
-def test_each_theorem_is_a_test(project: Path, processes: tuple[str, ...]) -> None:
-    """Proved passes, refuted fails with its run, and what rests on a refuted theorem is not called proved."""
-    done = _pytest(project, "--theorems", *processes, "allowance.py", "least_served.py")
+@pytest.fixture(scope="module")
+def proved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder and what was printed, after all theorems were decided there once."""
+    project = _project(tmp_path_factory.mktemp("project"))
+    done = _pytest(project, "--theorems", "allowance.py", "least_served.py")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
-    assert "3 failed" in done.stdout
-    assert "-> admit the last that waits" in done.stdout
-    assert "gap rests on always, which is not proved" in done.stdout
+    return project, done.stdout
+
+
+def _verdicts(project: Path) -> dict[tuple[str, str], str]:
     rows = json.loads((project / "theorems.json").read_text())["theorems"]
-    verdicts = {(row["policy"], row["id"]): row["verdict"] for row in rows}
+    return {(row["policy"], row["id"]): row["verdict"] for row in rows}
+
+
+ALLOWANCE = {("Allowance", name): "proved" for name in ("gate", "always", "progress", "gap")}
+
+
+def test_each_theorem_is_a_test(proved: tuple[Path, str]) -> None:
+    """Proved passes, refuted fails with its run, and what rests on a refuted theorem is not called proved."""
+    project, printed = proved
+    assert "5 passed" in printed
+    assert "3 failed" in printed
+    assert "-> admit the last that waits" in printed
+    assert "gap rests on always, which is not proved" in printed
+    verdicts = _verdicts(project)
     assert verdicts == {
-        ("Allowance", "gate"): "proved",
-        ("Allowance", "always"): "proved",
-        ("Allowance", "progress"): "proved",
-        ("Allowance", "gap"): "proved",
+        **ALLOWANCE,
         ("LeastServed", "gate"): "proved",
         ("LeastServed", "always"): "refuted",
         ("LeastServed", "progress"): "unknown",
         ("LeastServed", "gap"): "unknown",
     }
-    table = done.stdout[done.stdout.index("= theorems =") :]
+    table = printed[printed.index("= theorems =") :]
     assert all(policy in table and verdict in table for (policy, _), verdict in verdicts.items())
 
 
-def test_the_counterexample_is_kept_and_replays(project: Path) -> None:
+def test_rows_come_from_other_processes(tmp_path: Path) -> None:
+    """The file has what each process of pytest-xdist decided."""
+    done = _pytest(_project(tmp_path), "--theorems", "-n", "2", "allowance.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _verdicts(tmp_path) == ALLOWANCE
+
+
+def test_the_counterexample_is_kept_and_replays(proved: tuple[Path, str]) -> None:
     """The command that the failure prints runs it again."""
-    printed = _pytest(project, "--theorems", "least_served.py").stdout
+    project, printed = proved
     commands = [line.split()[1:] for line in printed.splitlines() if line.startswith("fairsched verify --replay ")]
     replayed = [_python(project, "-m", "fairsched.cli", *command) for command in commands]
     assert all(done.returncode == 0 for done in replayed), [done.stderr for done in replayed]
     assert any("broken there: close" in done.stdout for done in replayed), printed
 
 
-def test_without_the_flag_nothing_is_collected_or_imported(project: Path) -> None:
+def test_without_the_flag_nothing_is_collected_or_imported(tmp_path: Path) -> None:
     """No theorem, no file, and no solver in the process."""
-    (project / "test_nothing.py").write_text(
+    (tmp_path / "test_nothing.py").write_text(
         "import sys\n\n\ndef test_no_solver():\n"
         "    assert not {'z3', 'cvc5', 'hypothesis', 'numpy'} & set(sys.modules)\n"
     )
-    done = _pytest(project, "-p", "no:hypothesispytest", "test_nothing.py")
+    done = _pytest(_project(tmp_path), "-p", "no:hypothesispytest", "test_nothing.py")
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
-    assert not (project / "theorems.json").exists()
+    assert not (tmp_path / "theorems.json").exists()
