@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.model.theorem import BACKLOGGED_DURING, LIFT_ON_JOIN, MEM_RESERVE, REJOIN_KEEPS_DEBT
+from fairsched.model.theorem import REJOIN_KEEPS_DEBT
 from fairsched.policies.gates import counter, deficit, hierarchical, in_batch
 from fairsched.policies.orders.abilities import weighted_round_robin
 from fairsched.verify.logic import Claim, Event, Kind, Need, System, closure
@@ -56,13 +56,6 @@ def test_the_printed_rejoin_rule_breaks_the_balance() -> None:
         assert "W + q = q0 + P" in verdict.world.broken
 
 
-def test_a_counter_gate_without_the_lift_breaks_its_invariant() -> None:
-    """The released code's rule, no lift, lets a counter fall arbitrarily far behind."""
-    verdict = prove(CLAIMS["V-4.3"], dropped=frozenset({LIFT_ON_JOIN}))
-    assert isinstance(verdict, Broken)
-    assert verdict.world.obligation == "arrive without a lift"
-
-
 def test_a_contradiction_in_the_hypotheses_is_no_proof() -> None:
     """An event that can never happen makes the claim Unknown, however many clauses it would keep."""
     claim = CLAIMS["D-range"]
@@ -96,24 +89,6 @@ def test_every_kernel_function_is_run_by_some_event() -> None:
         # Closed forms beside the kernel, and the lift of the released code, of which nothing is promised.
         beside = {deficit.refill_rounds, deficit.credit_lasts, counter.rescaled, counter.stays_ahead}
         assert shipped - beside - {counter.lift_released, counter.floor_released} <= declared
-
-
-def test_a_bound_is_a_number_once_quanta_and_charges_are_known() -> None:
-    """2(Q + U - 1) and 2U for one configuration."""
-    of = {name: claim.theorem.bound_cost for name, claim in CLAIMS.items()}
-    assert (cost := of["D-4.1"]) is not None
-    assert cost(2, 3, 2, 3) == 8
-    assert (cost := of["V-4.4"]) is not None
-    assert cost(0, 6, 0, 6) == 12
-
-
-def test_backlogged_during_is_about_the_refill_alone_for_the_deficit_gate() -> None:
-    """The hypothesis is attached where it is used."""
-    events = CLAIMS["D-4.1"].system.events
-    using = {event.name for event in events for need in event.needs if need.assumption is BACKLOGGED_DURING}
-    reserving = {event.name for event in events for need in event.needs if need.assumption is MEM_RESERVE}
-    assert using == {"refill"}
-    assert {"admit", "decode", "correct", "finish", "preempt"} <= reserving
 
 
 def _with_event(claim: Claim, event: Event) -> Claim:

@@ -85,10 +85,3 @@ def test_servers_that_hold_too_much_take_room_elsewhere() -> None:
 
     system = attrs.evolve(claim.system, derived={**claim.system.derived, "room": room})
     assert isinstance(prove(attrs.evolve(claim, system=system, invariants=claim.conclusions)), Broken)
-
-
-def test_units_are_rounded_up_once() -> None:
-    """Holding all that there is for the longest time is charged H, in units that are rounded up at most once."""
-    assert window.hold_units_max(80, 600, 60) == 800
-    assert window.hold_units_max(10, 7, 60) == 2
-    assert window.hold_units(59 + 10 * 7, 60) - window.hold_units(59, 60) == 2

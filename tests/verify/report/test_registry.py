@@ -1,7 +1,6 @@
 """Nothing is written without an obligation, and the registry sees it when something is."""
 
 import inspect
-from types import ModuleType
 
 import attrs
 import pytest
@@ -63,10 +62,3 @@ def test_a_field_that_no_invariant_reads_is_named() -> None:
     assert set(found) == {"deficit gate: P", "deficit gate: W"}
     assert "decode" in found["deficit gate: W"]
     assert list(registry.unread_fields([claim])) == []
-
-
-def test_a_registered_module_is_the_gates_own() -> None:
-    """The file that is read is the one in which the gate stands."""
-    for registration in REGISTRATIONS:
-        assert isinstance(registration.module, ModuleType)
-        assert registration.gate.__module__ == registration.module.__name__
