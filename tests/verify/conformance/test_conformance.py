@@ -185,11 +185,13 @@ FORESEEING = [reserve for reserve in RESERVES_BY if reserve not in ("static", "o
 @pytest.mark.nightly
 @pytest.mark.parametrize("reserve", FORESEEING)
 @pytest.mark.parametrize("batching", [*GENERAL, "padded"])
-@pytest.mark.parametrize("name", ["tetriinfer", "dlpm"])
-def test_admission_by_predictions_conforms(name: str, batching: str, reserve: Any, full_budget: bool) -> None:
-    """What an admission needs by predicted outputs is the same in a leap as in single steps, under every rule."""
-    rule = BATCHINGS[batching](**SMALL, reserve=reserve)
-    check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), settings=budget(full_budget))
+def test_admission_by_predictions_conforms(batching: str, reserve: Any, full_budget: bool) -> None:
+    """What an admission needs by predicted outputs is the same in a leap as in single steps, under every rule; each
+    pair with a gate or without, and at night with both."""
+    both = ("tetriinfer", "dlpm")
+    for name in both if full_budget else (both[len(batching + reserve) % 2],):
+        rule = BATCHINGS[batching](**SMALL, reserve=reserve)
+        check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), settings=budget(full_budget))
 
 
 @attrs.frozen
@@ -225,9 +227,10 @@ class Sleepy(FCFS):
 
     def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
         """While something decodes, admits only at even clocks."""
-        if view.clock % 2 and view.decoding and not view.prefilling:
+        plan, after = super().decide(state, view)
+        if plan.admit and view.clock % 2 and view.decoding and not view.prefilling:
             return StepPlan(valid_steps=None), state
-        return super().decide(state, view)
+        return plan, after
 
 
 @attrs.frozen
