@@ -243,10 +243,10 @@ def _happens(draw: st.DrawFn, state: WorkerState, action: str, now_ns: int) -> S
     return transitions.step(state, draw(step_plans(state)), now_ns)
 
 
-def worker_states(actions_max: int = 20, clients_max: int = 4) -> st.SearchStrategy[WorkerState]:
+def worker_states() -> st.SearchStrategy[WorkerState]:
     """Return workers as they are between two transitions: empty, full, decoding, prefilling, with a cache or
     without."""
-    return plays(actions_max, clients_max).map(lambda play: play[0])
+    return plays().map(lambda play: play[0])
 
 
 # --- profiles ---------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import attrs
 from fairsched.model.algebra import EXACT
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.verify import logic as v
-from fairsched.verify.proofs import SUITE, AnyClaim, claims_of
+from fairsched.verify.proofs import AnyClaim, claims_of
 from fairsched.verify.report.scope import below
 from fairsched.verify.solvers import prove
 
@@ -172,10 +172,3 @@ def counted(bounds: Iterable[Bound]) -> str:
 
 SCOPES = {Scope.ALL_N: "for any number", Scope.BOUNDED: "up to a size", Scope.TESTED: "tested in drawn worlds"}
 """Scopes in words."""
-
-
-def unbound(source: str = SUITE) -> Iterator[str]:
-    """Yield the theorems of a source that are about their statement only."""
-    for claim in claims_of(source).values():
-        if level_of(source, claim.theorem) is BindingLevel.ARITHMETIC:
-            yield claim.theorem.id

@@ -171,11 +171,11 @@ def disagreement(question: Question, rlimit: int = RLIMIT) -> str | None:
 # --- proofs to be checked ---------------------------------------------------------------------------------------------
 
 
-def cpc_proof(text: str, rlimit: int = RLIMIT_PROOF) -> str:
+def cpc_proof(text: str) -> str:
     """Return cvc5's proof that a question has no model; raises `ValueError` if it does not say `unsat`."""
     terms = cvc5.TermManager()
     solver = cvc5.Solver(terms)
-    for option, value in {**PROOF_OPTIONS, "rlimit": rlimit}.items():
+    for option, value in {**PROOF_OPTIONS, "rlimit": RLIMIT_PROOF}.items():
         solver.setOption(option, str(value))
     parser = cvc5.InputParser(solver)
     parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "question")

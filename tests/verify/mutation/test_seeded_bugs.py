@@ -190,9 +190,9 @@ def test_a_seeded_bug_in_the_worker_breaks_its_books(
     for user in (worker_transit, worker):
         if hasattr(user, function):
             monkeypatch.setattr(user, function, made[function])
-    claims = [each for proof in (memory, swap, transit) for each in proof.arithmetic_claims()]
+    claims = [claim for proof in (memory, swap, transit) for claim in proofs.claims_in(proof)]
     assert isinstance(prove(next(claim for claim in claims if claim.theorem.id == theorem)), Broken)
-    shown_there = {claim.theorem.id for claim in memory.arithmetic_claims()}
+    shown_there = {claim.theorem.id for claim in memory.claims()}
     rests_on = {name for each in claims_of(SUITE).values() for name in each.theorem.rests_on}
     assert theorem not in shown_there or theorem in rests_on
 

@@ -18,7 +18,7 @@ from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
-from fairsched.policies.routers import SAL, JoinShortestQueue
+from fairsched.policies.routers import JoinShortestQueue, RoundRobin
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.report import Deployment, fallen, verify
 from fairsched.verify.report import text as report_text
@@ -231,10 +231,10 @@ def test_seconds_are_those_of_a_full_worker() -> None:
 def test_values_are_verified_as_names_are() -> None:
     """A router by value has the verdicts that its name has, as the example of `verify` shows of a policy; two of one
     name are refused."""
-    by_name, by_value = (verify(each, quick=True, jobs=1) for each in ("sal", SAL()))
+    by_name, by_value = (verify(each, quick=True, jobs=1) for each in ("round-robin", RoundRobin()))
     told = [[(row.policy, row.id, row.verdict) for row in report.theorems] for report in (by_name, by_value)]
     assert told[0] == told[1]
-    assert "sal" in {policy for policy, _, _ in told[0]}
+    assert "round-robin" in {policy for policy, _, _ in told[0]}
     with pytest.raises(ValueError, match="two policies are called 'dlpm'"):
         verify(DLPM(), ComposedPolicy("dlpm", Arrival(), DeficitGate()))
 

@@ -259,7 +259,7 @@ NAMES = (
 )
 
 
-def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
+def claims() -> tuple[ArithmeticClaim, ...]:
     """Return the worker's functions on symbolic integers."""
     conditions = (
         *MEMORY,
@@ -290,8 +290,3 @@ def arithmetic_claims() -> tuple[ArithmeticClaim, ...]:
         ArithmeticClaim(workers.theorems.KV_GROW, NAMES, conditions, _grows),
         ArithmeticClaim(workers.theorems.KV_LEAP, NAMES, conditions, _leaps, relaxed=True),
     )
-
-
-def claims() -> tuple[ArithmeticClaim, ...]:
-    """Return the claims about the worker's functions."""
-    return arithmetic_claims()

@@ -130,7 +130,7 @@ def _swaps_in(w: SimpleNamespace) -> v.Shown:
     }
 
 
-def arithmetic_claims() -> tuple[v.ArithmeticClaim, ...]:
+def _arithmetic_claims() -> tuple[v.ArithmeticClaim, ...]:
     """Return the worker's functions on symbolic integers."""
     names = (*NAMES, "host", "host_used", "kept")
     conditions = (
@@ -208,7 +208,7 @@ def _one_token(step: ScenarioStep) -> bool:
 
 def claims() -> tuple[v.Claim | v.ArithmeticClaim | v.SampledClaim, ...]:
     """About what ships."""
-    return (_host_claim(), *arithmetic_claims(), swapped())
+    return (_host_claim(), *_arithmetic_claims(), swapped())
 
 
 # --- seeded bugs ----------------------------------------------------------------------------------------------------

@@ -187,34 +187,31 @@ def _regrouped() -> Mapping[str, Any]:
     return {"groups": 3, "position": 1, "script": script}
 
 
-def _waits_at_most(
-    theorem: Theorem, order: type[PriorityGroups], fields: Mapping[str, Any], world: Mapping[str, Any]
-) -> v.SampledClaim:
+def _waits_at_most(theorem: Theorem, fields: Mapping[str, Any], world: Mapping[str, Any]) -> v.SampledClaim:
     """State that the request is in after at most as many picks as PG-1 allows in the lowest group."""
 
     def shows(w: SimpleNamespace) -> v.Shown:
-        order_played = order(groups=w.groups, **fields)
         script = tuple(w.script)
         begin = next(i for i, (word, *values) in enumerate(script) if word == "come" and values[0] == _COLD_ID)
         before = sum(word == "let in" for word, *_ in script[:begin])
-        let_in = played(order_played, script)[before:]
+        let_in = played(PriorityGroups(groups=w.groups, **fields), script)[before:]
         bound = picks_max(w.position, turns_max(w.position, 1), 1, round_picks(w.groups))
         return {"it is let in within the bound": _COLD_ID in let_in[:bound]} if len(let_in) >= bound else {}
 
     return v.SampledClaim(theorem, lambda: (world,), shows)
 
 
-def cold_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> v.SampledClaim:
-    """F-PG-1 about an order of this kind."""
+def cold_request(**fields: Any) -> v.SampledClaim:
+    """F-PG-1 about priority groups with these fields."""
     theorem = Theorem("F-PG-1", "priority groups let no request starve", _SOURCE, (), scope=Scope.BOUNDED)
-    return _waits_at_most(theorem, order, fields, _cold())
+    return _waits_at_most(theorem, fields, _cold())
 
 
-def regrouped_request(order: type[PriorityGroups] = PriorityGroups, **fields: Any) -> v.SampledClaim:
-    """F-PG-2 about an order of this kind."""
+def regrouped_request(**fields: Any) -> v.SampledClaim:
+    """F-PG-2 about priority groups with these fields."""
     statement = "the bound on a wait holds if a waiting request's group follows the cache, down as well as up"
     theorem = Theorem("F-PG-2", statement, _SOURCE, (), scope=Scope.BOUNDED)
-    return _waits_at_most(theorem, order, fields, _regrouped())
+    return _waits_at_most(theorem, fields, _regrouped())
 
 
 def share_of_a_batch() -> v.ArithmeticClaim:
