@@ -6,7 +6,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import ClassVar
 
 import aiohttp
 import attrs
@@ -24,26 +24,26 @@ POLL_SECONDS = 0.02
 _WORDS = "a question of some words "
 
 
-class Credentials(Protocol):
-    """What callers show, so that the gateway knows their clients."""
+class Credentials:
+    """What callers show, so that the gateway knows their clients; `way` says what it is."""
 
-    @property
-    def way(self) -> steps.Way:
-        """What it is."""
+    way: ClassVar[steps.Way]
 
     def headers(self, call: steps.ScriptedCall) -> dict[str, str]:
         """Return the headers of a call that show it."""
+        raise NotImplementedError
 
-    def context(self, call: steps.ScriptedCall) -> ssl.SSLContext | bool:
+    def context(self, _: steps.ScriptedCall) -> ssl.SSLContext | bool:
         """Return how the connection of a call checks the gateway's certificate and shows one; True: as usual."""
+        return True
 
 
 @attrs.frozen
-class Keys:
+class Keys(Credentials):
     """API keys, by client."""
 
     keys: Mapping[str, str] = attrs.field(repr=False)
-    way: steps.Way = "key"
+    way: ClassVar[steps.Way] = "key"
 
     def headers(self, call: steps.ScriptedCall) -> dict[str, str]:
         """Return the header that shows a call's key."""
@@ -52,25 +52,17 @@ class Keys:
             key = f"sk-unknown-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
         return {} if call.flaw == steps.MISSING else {"authorization": f"Bearer {key}"}
 
-    def context(self, _: steps.ScriptedCall) -> ssl.SSLContext | bool:
-        """Return what an address of HTTPS needs."""
-        return True
-
 
 @attrs.frozen
-class Header:
+class Header(Credentials):
     """A header that names the client, as a proxy that is trusted sets it."""
 
     name: str
-    way: steps.Way = "header"
+    way: ClassVar[steps.Way] = "header"
 
     def headers(self, call: steps.ScriptedCall) -> dict[str, str]:
         """Return that header."""
         return {self.name: call.client}
-
-    def context(self, _: steps.ScriptedCall) -> ssl.SSLContext | bool:
-        """Return what an address of HTTPS needs."""
-        return True
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jwt
 from cryptography import x509
@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fairsched.engines.conformance.callers import Credentials
 from fairsched.engines.conformance.script import CERTIFICATE_FLAWS, MISSING, TOKEN_FLAWS, ScriptedCall, Way
 
 ISSUER, AUDIENCE, KEY_ID = "https://conform.test", "conform", "conform-1"
@@ -46,10 +47,10 @@ LONG_DAYS = 3_650
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-class Tokens:
+class Tokens(Credentials):
     """Clients by what the claim `sub` of a token names; `jwks.json` in the folder has the issuer's public key."""
 
-    way: Way = "token"
+    way: ClassVar[Way] = "token"
 
     def __init__(self, folder: Path) -> None:
         """Open the folder, and raise `OSError` if it cannot be used, `ValueError` for a key in it that is none."""
@@ -66,10 +67,6 @@ class Tokens:
     def headers(self, call: ScriptedCall) -> dict[str, str]:
         """Return the headers that show a call's token, which is made now."""
         return {} if call.flaw == MISSING else {"authorization": f"Bearer {self._token(call)}"}
-
-    def context(self, _: ScriptedCall) -> ssl.SSLContext | bool:
-        """Return how the gateway's certificate is checked, if it has one."""
-        return True
 
     def _token(self, call: ScriptedCall) -> str:
         now = int(time.time())
@@ -130,14 +127,14 @@ def _base64(raw: bytes) -> str:
 # --- certificates -----------------------------------------------------------------------------------------------------
 
 
-class Certificates:
+class Certificates(Credentials):
     """Clients by the common name of a certificate.
 
     In the folder `authority.pem` has the authority of callers, `gateway.pem` and `gateway.key` what a gateway at
     `hosts` may show.
     """
 
-    way: Way = "certificate"
+    way: ClassVar[Way] = "certificate"
 
     def __init__(self, folder: Path, clients: Iterable[str], hosts: Sequence[str]) -> None:
         """Open the folder, and raise `OSError` if it cannot be used, `ValueError` for a key in it that is none."""

@@ -10,25 +10,10 @@ from itertools import count
 from typing import Any
 
 import attrs
+from msgspec.structs import replace
 
-from fairsched.engines.conformance.script import (
-    CERTIFICATE_FLAWS,
-    KEY_FLAWS,
-    TOKEN_FLAWS,
-    CallScript,
-    DrainServers,
-    Gone,
-    HearTokens,
-    Hold,
-    Leave,
-    Record,
-    Release,
-    ScenarioVerdict,
-    ScriptedCall,
-    Send,
-    Step,
-    Way,
-)
+from fairsched.engines.conformance import script as steps
+from fairsched.engines.conformance.script import Record, ScenarioVerdict, ScriptedCall, Send, Way
 
 CLIENTS = {"gold": 4, "bronze": 1, "polite": 1}
 """The clients that a gateway must know, and their weights."""
@@ -75,7 +60,7 @@ _KNOWN_BY: dict[Way, str] = {
     "header": "a header that is trusted",
 }
 Judge = Callable[[Record, ScenarioLimits], ScenarioVerdict]
-Sends = Callable[[random.Random, ScenarioLimits], list[Step]]
+Sends = Callable[[random.Random, ScenarioLimits], list[steps.Step]]
 
 
 @attrs.frozen
@@ -101,9 +86,9 @@ class Scenario:
             return "what servers do is seen with --servers only"
         return "" if setting.way in self.ways else f"clients are known by {_KNOWN_BY[setting.way]}"
 
-    def script(self, seed: int, limits: ScenarioLimits) -> CallScript:
+    def script(self, seed: int, limits: ScenarioLimits) -> steps.CallScript:
         """Return its calls, drawn by a seed."""
-        return CallScript(self.name, seed, tuple(self.sends(random.Random(f"{self.name} {seed}"), limits)))
+        return steps.CallScript(self.name, seed, tuple(self.sends(random.Random(f"{self.name} {seed}"), limits)))
 
 
 def _verdict(passes: bool, measured: object, limit: object, reason: str = "") -> ScenarioVerdict:
@@ -129,20 +114,14 @@ def _beside(first: str, second: str, gateways: tuple[tuple[int, ...], int] = ((0
     """Return two clients that ask for far more than there is; the first one's calls are there before those of the
     second."""
 
-    def sends(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
+    def sends(rng: random.Random, limits: ScenarioLimits) -> list[steps.Step]:
         numbers, calls = count(1), 8 * limits.at_once
         early = _drawn(rng, numbers, first, calls, **how)
-        early = tuple(_at(call, gateways[0][i % len(gateways[0])]) for i, call in enumerate(early))
-        late = tuple(_at(call, gateways[1]) for call in _drawn(rng, numbers, second, calls))
-        return [Hold(), Send(early, limits.at_once), Send(late), DrainServers()]
+        early = tuple(replace(call, gateway=gateways[0][i % len(gateways[0])]) for i, call in enumerate(early))
+        late = _drawn(rng, numbers, second, calls, gateway=gateways[1])
+        return [steps.Hold(), Send(early, limits.at_once), Send(late)]
 
     return sends
-
-
-def _at(call: ScriptedCall, gateway: int) -> ScriptedCall:
-    return ScriptedCall(
-        call.number, call.client, call.tokens, gateway, call.stream, call.words, call.headers, call.flaw
-    )
 
 
 def _by_weight(first: str, second: str) -> Judge:
@@ -169,10 +148,10 @@ def _refused(client: str, refused: list[Any], of: int, limit: str) -> ScenarioVe
     )
 
 
-def _one_call(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
+def _one_call(rng: random.Random, limits: ScenarioLimits) -> list[steps.Step]:
     numbers = count(1)
     flood = _drawn(rng, numbers, "bronze", 8 * limits.at_once)
-    return [Hold(), Send(flood, limits.at_once), Send(_drawn(rng, numbers, "polite", 1)), DrainServers()]
+    return [steps.Hold(), Send(flood, limits.at_once), Send(_drawn(rng, numbers, "polite", 1))]
 
 
 def _is_soon(record: Record, limits: ScenarioLimits) -> ScenarioVerdict:
@@ -188,27 +167,28 @@ def _is_soon(record: Record, limits: ScenarioLimits) -> ScenarioVerdict:
 # --- callers ----------------------------------------------------------------------------------------------------------
 
 
-def _claims(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
+def _claims(rng: random.Random, limits: ScenarioLimits) -> list[steps.Step]:
     """Return a flood that claims another name with each call: the polite client, or one that is not known."""
-    steps = _beside("bronze", "polite")(rng, limits)
-    flood = steps[1]
+    hold, flood, polite = _beside("bronze", "polite")(rng, limits)
     assert isinstance(flood, Send)
     claimed = [
-        ScriptedCall(
-            *(call.number, call.client, call.tokens, call.gateway, call.stream),
-            headers=dict.fromkeys(_CLAIMS, "polite" if i % 2 else f"unknown-{rng.randrange(1 << 30)}"),
-        )
+        replace(call, headers=dict.fromkeys(_CLAIMS, "polite" if i % 2 else f"unknown-{rng.randrange(1 << 30)}"))
         for i, call in enumerate(flood.calls)
     ]
-    return [steps[0], Send(tuple(claimed), flood.at_servers), *steps[2:]]
+    return [hold, Send(tuple(claimed), flood.at_servers), polite]
 
 
 def _flawed(*flaws: str) -> Sends:
     """Return a call that shows each of these, of a client that has credit, and then one that shows what is right."""
 
-    def sends(_: random.Random, __: ScenarioLimits) -> list[Step]:
+    def sends(_: random.Random, __: ScenarioLimits) -> list[steps.Step]:
         wrong = tuple(ScriptedCall(number, "gold", 2, flaw=flaw) for number, flaw in enumerate(flaws, 1))
-        return [Send(wrong), DrainServers(), Send((ScriptedCall(len(flaws) + 1, "gold", 2),)), DrainServers()]
+        return [
+            Send(wrong),
+            steps.DrainServers(),
+            Send((ScriptedCall(len(flaws) + 1, "gold", 2),)),
+            steps.DrainServers(),
+        ]
 
     return sends
 
@@ -230,21 +210,20 @@ def _are_refused(*statuses: int) -> Judge:
     return judge
 
 
-def _leavers(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
+def _leavers(rng: random.Random, limits: ScenarioLimits) -> list[steps.Step]:
     """Let callers of twice what the servers can work on leave when the first tokens are there."""
     numbers = count(1)
     calls = _drawn(rng, numbers, "bronze", 2 * limits.at_once, words="[pauses 2]")
     after = Send(_drawn(rng, numbers, "polite", 2))
-    left = Leave(tuple(call.number for call in calls))
+    left = steps.Leave(tuple(call.number for call in calls))
     return [
-        Hold(),
+        steps.Hold(),
         Send(calls, limits.at_once),
-        Release(until_paused=True),
+        steps.Release(until_paused=True),
         left,
-        Gone(),
-        Release(),
+        steps.Gone(),
+        steps.Release(),
         after,
-        DrainServers(),
     ]
 
 
@@ -263,9 +242,15 @@ def _work_stopped(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
 HEARD_TOKENS, BREAKS_AT = 3, 4
 
 
-def _held_stream(_: random.Random, __: ScenarioLimits) -> list[Step]:
+def _held_stream(_: random.Random, __: ScenarioLimits) -> list[steps.Step]:
     call = ScriptedCall(1, "polite", 12, words=f"[pauses {HEARD_TOKENS}]")
-    return [Hold(), Send((call,), 1), Release(until_paused=True), HearTokens(1, HEARD_TOKENS), DrainServers()]
+    return [
+        steps.Hold(),
+        Send((call,), 1),
+        steps.Release(until_paused=True),
+        steps.HearTokens(1, HEARD_TOKENS),
+        steps.DrainServers(),
+    ]
 
 
 def _came_at_once(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
@@ -275,8 +260,8 @@ def _came_at_once(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     return _verdict(heard >= HEARD_TOKENS, f"{heard} tokens", f"{HEARD_TOKENS} tokens", "while the server stands still")
 
 
-def _two_calls(rng: random.Random, _: ScenarioLimits) -> list[Step]:
-    return [Send(_drawn(rng, count(1), "polite", 2)), DrainServers()]
+def _two_calls(rng: random.Random, _: ScenarioLimits) -> list[steps.Step]:
+    return [Send(_drawn(rng, count(1), "polite", 2))]
 
 
 def _said_usage(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
@@ -289,8 +274,8 @@ def _said_usage(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     return _verdict(right == len(record.heard), f"{right} of {len(record.heard)} calls", "2 of 2 calls")
 
 
-def _breaking(_: random.Random, __: ScenarioLimits) -> list[Step]:
-    return [Send((ScriptedCall(1, "polite", 12, words=f"[breaks {BREAKS_AT}]"),)), DrainServers()]
+def _breaking(_: random.Random, __: ScenarioLimits) -> list[steps.Step]:
+    return [Send((ScriptedCall(1, "polite", 12, words=f"[breaks {BREAKS_AT}]"),))]
 
 
 def _said_error(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
@@ -307,14 +292,14 @@ def _said_error(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     return _verdict(heard.error, measured, "an error event", f"after {heard.tokens} of 12 tokens")
 
 
-def _mixed(rng: random.Random, limits: ScenarioLimits) -> list[Step]:
+def _mixed(rng: random.Random, limits: ScenarioLimits) -> list[steps.Step]:
     """Streams and others of three clients, some of which break off or are left."""
     numbers = count(1)
     calls = [call for client in CLIENTS for call in _drawn(rng, numbers, client, 2 * limits.at_once)]
     breaking = _drawn(rng, numbers, "bronze", 2, streams=True, words=f"[breaks {BREAKS_AT}]")
     rng.shuffle(calls)
     leaves = tuple(call.number for call in calls[: limits.at_once // 2])
-    return [Hold(), Send((*calls, *breaking), limits.at_once), Leave(leaves), DrainServers()]
+    return [steps.Hold(), Send((*calls, *breaking), limits.at_once), steps.Leave(leaves)]
 
 
 def _ended_once(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
@@ -389,21 +374,21 @@ SCENARIOS = {
         Scenario(
             "keys",
             "calls without a key, or with one that is not known, are refused",
-            _flawed(*KEY_FLAWS),
+            _flawed(*steps.KEY_FLAWS),
             _are_refused(401, 403),
             ways=("key",),
         ),
         Scenario(
             "tokens",
             "calls without a token, or with one that is not of its issuer, for this gateway and now, are refused",
-            _flawed(*TOKEN_FLAWS),
+            _flawed(*steps.TOKEN_FLAWS),
             _are_refused(401, 403),
             ways=("token",),
         ),
         Scenario(
             "certificates",
             "callers without a certificate, or with one that is not of the authority, for callers and now, are refused",
-            _flawed(*CERTIFICATE_FLAWS),
+            _flawed(*steps.CERTIFICATE_FLAWS),
             _are_refused(400, 401, 403, 0),
             ways=("certificate",),
         ),
