@@ -1,8 +1,9 @@
 """What computes behind the server: one engine in a thread, or a cluster of processes, with a monitor of each worker."""
 
 import asyncio
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +13,6 @@ import attrs
 from fairsched.engines import serving
 from fairsched.model.events import NOWHERE, Event
 from fairsched.model.latency import LatencyModel
-from fairsched.model.view import WorkerLoad
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.local import ComposedPolicy, keep_debts
@@ -32,16 +32,6 @@ class ExecutorMaker:
 
     def __call__(self) -> serving.Executor:
         return self.spec.executor(self.spec.load(), self.kv_capacity_tokens)
-
-
-@attrs.frozen
-class BackendStanding:
-    """A worker as it stands."""
-
-    worker: int
-    load: WorkerLoad
-    interventions: Mapping[str, int]
-    set_aside: str | None
 
 
 class Backend:
@@ -138,14 +128,15 @@ class Backend:
 
     # --- how things stand -------------------------------------------------------------------------------------------
 
-    def standings(self) -> list[BackendStanding]:
+    def standings(self) -> Sequence[serving.WorkerStatus]:
         """Return the workers that are there."""
         engine = self.engine
         if isinstance(engine, serving.Engine):
             guard = engine.guard
             counts = {str(cause): count for cause, count in guard.interventions.items()}
-            return [BackendStanding(engine.state.worker, engine.state.load(), counts, guard.set_aside)]
-        return [BackendStanding(each.worker, each.load, each.interventions, each.set_aside) for each in engine.status]
+            told = engine.state.load(), counts, guard.set_aside
+            return [serving.WorkerStatus(engine.state.worker, "serving", os.getpid(), len(engine.answers), *told)]
+        return engine.status
 
     def document(self) -> serving.Document:
         """Return plain JSON values: each worker's load and promise, and what each client got.  Gaps are in cost units

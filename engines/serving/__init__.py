@@ -7,15 +7,14 @@ from fairsched.model import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.serving.answers import Answer
     from fairsched.engines.serving.clients import OTHERS, SEAT, ClientRegistry, ProgramSeats, client_name
-    from fairsched.engines.serving.cluster import InProcess, LiveCluster, Processes, Recipe, TransferCounts, split_roles
-    from fairsched.engines.serving.executor import Executor, MovesKV, Sampling
+    from fairsched.engines.serving.cluster import InProcess, LiveCluster, Processes, Recipe, WorkerStatus, split_roles
+    from fairsched.engines.serving.executor import Executor, Sampling
     from fairsched.engines.serving.guard import (
         BUDGET_MS,
         AdmissionCause,
         AdmissionChoice,
         AdmissionGuard,
         NoDecisionError,
-        NotCertifiedError,
         RouterGuard,
         Trial,
         empty_worker,
@@ -55,9 +54,9 @@ __all__ = [
     "BUDGET_MS", "OTHERS", "PHASES", "SEAT", "TWO_CLIENTS", "AdmissionCause", "AdmissionChoice", "AdmissionGuard",
     "Answer", "AsyncStream", "BlockKeys", "ClientLabels", "ClientRegistry", "ClusterMetrics", "Document", "Engine",
     "EngineMetrics", "EngineStoppedError", "EngineStore", "EventBus", "EventLog", "Executor", "InProcess",
-    "JournalError", "LiveCluster", "MovesKV", "NoDecisionError", "NotCertifiedError", "Processes", "ProgramSeats",
-    "Recipe", "RouterGuard", "Sample", "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread",
-    "StateStore", "Tail", "TransferCounts", "Trial", "client_name", "decision_seconds", "empty_worker", "monitor_of",
-    "promise_document", "promise_samples", "read_journal", "require_certificate", "resume", "serve", "split_roles",
-    "step_samples", "worker_samples", "write_whole"
+    "JournalError", "LiveCluster", "NoDecisionError", "Processes", "ProgramSeats", "Recipe", "RouterGuard", "Sample",
+    "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore", "Tail", "Trial",
+    "WorkerStatus", "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document",
+    "promise_samples", "read_journal", "require_certificate", "resume", "serve", "split_roles", "step_samples",
+    "worker_samples", "write_whole"
 ]  # fmt: skip

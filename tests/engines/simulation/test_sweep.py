@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
-from benchmarks.scaling.rows import scale
 from fairsched import compare
 from fairsched.engines.analysis import Comparison
 from fairsched.engines.capacity import plan, tune
@@ -84,19 +82,6 @@ def test_logs_of_runs_on_ray_are_refused(tmp_path: Path) -> None:
     """They would be written on another machine."""
     with pytest.raises(ValueError, match="leave one out"):
         compare(generate("demo", limit=20), logs=tmp_path, ray="auto")
-
-
-def test_sizes_are_the_same_on_any_number_of_processes() -> None:
-    """In order from small to large, with all figures but those of the machine."""
-    timed = {"cpu_s", "requests_per_s", "router_decisions_per_s", "local_decisions_per_s", "peak_rss_bytes"}
-    one, two = (
-        [
-            {name: value for name, value in attrs.asdict(row).items() if name not in timed}
-            for row in scale([4, 2], [3, 2], requests_per_worker=5, jobs=jobs)
-        ]
-        for jobs in (1, 2)
-    )
-    assert one == two
 
 
 def test_a_plan_is_the_same_on_any_number_of_processes() -> None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import attrs
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +17,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.policies.local import PredictedBatches
 from fairsched.policies.registry import LOCAL_POLICIES
 from tests.support.torch.kernel import stand_in
-from tests.support.torch.plain import plain_logits, ties_of
+from tests.support.torch.plain import ties_of
 from tests.support.torch.scenarios import CAPACITY, MODEL, Drive, World, executor_for, served, worlds
 
 NEAR = 2e-5
@@ -96,23 +95,6 @@ def test_tokens_through_block_tables_and_graphs(world: World) -> None:
     """The same holds on the way that CUDA takes: block tables for mixed steps, padded static inputs for decoding."""
     model = Llama.random(SIZES["tiny"], dtype=torch.float64)
     assert check_answers(world, served(world, executor_for(world, model)), model, near=0.0) == 0
-
-
-@given(worlds())
-@settings(max_examples=20)
-def test_bfloat16_stays_near(world: World) -> None:
-    """In bfloat16 each greedy token is, in a plain pass, within 0.25 of the best logit (their deviation is about 1).
-
-    Eight bits of mantissa make ties, and a batch rounds otherwise than a request alone.
-    """
-    model = Llama.random(SIZES["tiny"], dtype=torch.bfloat16)
-    world = attrs.evolve(world, calls=tuple(attrs.evolve(call, sampling=Sampling()) for call in world.calls))
-    drive = served(world, executor_for(world, model))
-    for i, call in enumerate(world.calls):
-        got = drive.answers[i]
-        logits = plain_logits(model, [*call.ids, *got])[len(call.ids) - 1 : -1].to(torch.float32)
-        for row, token in zip(logits, got, strict=False):
-            assert row[token] >= row.max() - 0.25
 
 
 def test_answer_goes_on_in_another_executor() -> None:
