@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
 import torch
 
 from fairsched.engines.server import Access, ApiServer, Backend, ByteTokenizer, CallReader, ExecutorMaker
@@ -108,14 +107,3 @@ def test_the_built_in_model_is_the_same_everywhere(tmp_path: Path) -> None:
         assert torch.equal(one, two)
         assert torch.equal(one, three) == name.endswith("norm.weight")
     assert spec.facts["model"] == BABBLE
-
-
-@pytest.mark.parametrize("variant", [0, 1, 1 << 40])
-def test_a_variant_stands_for_the_request(variant: int) -> None:
-    """Requests with one seed and one variant draw alike, wherever they stand; others draw by their ids."""
-    engine = Engine(FCFS(), TorchExecutor(babbling(), CAPACITY), kv_capacity_tokens=CAPACITY)
-    same = [engine.ask("a", [65, 66], 40, sampling=Sampling(1.0, seed=1, variant=variant)) for _ in range(3)]
-    own = [engine.ask("a", [65, 66], 40, sampling=Sampling(1.0, seed=1)) for _ in range(3)]
-    engine.run_until_idle()
-    assert same[0].tokens == same[1].tokens == same[2].tokens
-    assert len({tuple(answer.tokens) for answer in own}) == 3
