@@ -2,17 +2,10 @@
 `advising` first, then `effects`.
 """
 
-from typing import TYPE_CHECKING
-
-from fairsched.model import lazy_exports
-
-if TYPE_CHECKING:
-    from fairsched.engines.capacity.advice.advice import Advice
-    from fairsched.engines.capacity.advice.advising import advise
-    from fairsched.engines.capacity.advice.configuration import gateway_toml, write_configurations
-    from fairsched.engines.capacity.advice.page import write_advice
-    from fairsched.engines.capacity.advice.window import REQUESTS, busiest_window
-else:
-    __getattr__ = lazy_exports(__name__)
+from fairsched.engines.capacity.advice.advice import Advice
+from fairsched.engines.capacity.advice.advising import advise
+from fairsched.engines.capacity.advice.configuration import gateway_toml, write_configurations
+from fairsched.engines.capacity.advice.page import write_advice
+from fairsched.engines.capacity.advice.window import REQUESTS, busiest_window
 
 __all__ = ["REQUESTS", "Advice", "advise", "busiest_window", "gateway_toml", "write_advice", "write_configurations"]

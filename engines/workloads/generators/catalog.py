@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from fairsched.engines.workloads import sampling
 from fairsched.engines.workloads.errors import WorkloadError, unknown
 from fairsched.engines.workloads.fleet import WorkerSpec
-from fairsched.engines.workloads.generators.agents import subagents
-from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split
+from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split, subagents
 from fairsched.engines.workloads.generators.dlpm import llm_judge, long_context_qa, multi_turn, tree_of_thoughts
 from fairsched.engines.workloads.generators.lengths import azure_chat, azure_code, sharegpt
 from fairsched.engines.workloads.generators.preble import agent, loogle, programming, toolbench, video_qa

@@ -1,23 +1,16 @@
 """Readers of trace files, one format a file. `formats` lists them; `rows` is what all of them yield."""
 
-from typing import TYPE_CHECKING
-
-from fairsched.model import lazy_exports
-
-if TYPE_CHECKING:
-    from fairsched.engines.workloads.readers.formats import (
-        FORMATS,
-        BatchJobs,
-        Progress,
-        format_of,
-        read_batch,
-        recognise,
-    )
-    from fairsched.engines.workloads.readers.json_formats import save_workload
-    from fairsched.engines.workloads.readers.rows import TraceFormat, TraceRow, lines
-    from fairsched.engines.workloads.readers.sources import STDIN, Lines, Source
-else:
-    __getattr__ = lazy_exports(__name__)
+from fairsched.engines.workloads.readers.formats import (
+    FORMATS,
+    BatchJobs,
+    Progress,
+    format_of,
+    read_batch,
+    recognise,
+)
+from fairsched.engines.workloads.readers.json_formats import save_workload
+from fairsched.engines.workloads.readers.rows import TraceFormat, TraceRow, lines
+from fairsched.engines.workloads.readers.sources import STDIN, Lines, Source
 
 __all__ = [
     "FORMATS", "STDIN", "BatchJobs", "Lines", "Progress", "Source", "TraceFormat", "TraceRow", "format_of", "lines",

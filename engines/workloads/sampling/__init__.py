@@ -2,46 +2,39 @@
 first.
 """
 
-from typing import TYPE_CHECKING
-
-from fairsched.model import lazy_exports
-
-if TYPE_CHECKING:
-    from fairsched.engines.workloads.sampling.auto_rate import ONE_WORKER, AutoRate, saturation
-    from fairsched.engines.workloads.sampling.distributions import (
-        apportioned,
-        arrivals_ns,
-        lengths,
-        spread_lengths,
-        uniform_ns,
-        zipf_counts,
-    )
-    from fairsched.engines.workloads.sampling.programs import (
-        Arrivals,
-        Clients,
-        Gaps,
-        GapSpread,
-        LlmCall,
-        Misbehave,
-        Number,
-        Program,
-        Rate,
-        RequestRate,
-        Requests,
-        Size,
-        Timing,
-        about,
-        check_limit,
-        client_names,
-        rate_notes,
-        rate_ratio,
-        scaled_ns,
-        streams,
-        workload_of,
-    )
-    from fairsched.engines.workloads.sampling.tokens import EMPTY_TEXT, Text, Tokens, TokenSource, prompt_of
-else:
-    __getattr__ = lazy_exports(__name__)
+from fairsched.engines.workloads.sampling.auto_rate import ONE_WORKER, AutoRate, saturation
+from fairsched.engines.workloads.sampling.distributions import (
+    apportioned,
+    arrivals_ns,
+    lengths,
+    spread_lengths,
+    uniform_ns,
+    zipf_counts,
+)
+from fairsched.engines.workloads.sampling.programs import (
+    Arrivals,
+    Clients,
+    Gaps,
+    GapSpread,
+    LlmCall,
+    Misbehave,
+    Number,
+    Program,
+    Rate,
+    RequestRate,
+    Requests,
+    Size,
+    Timing,
+    about,
+    check_limit,
+    client_names,
+    rate_notes,
+    rate_ratio,
+    scaled_ns,
+    streams,
+    workload_of,
+)
+from fairsched.engines.workloads.sampling.tokens import EMPTY_TEXT, Text, Tokens, TokenSource, prompt_of
 
 __all__ = [
     "EMPTY_TEXT", "ONE_WORKER", "Arrivals", "AutoRate", "Clients", "GapSpread", "Gaps", "LlmCall", "Misbehave",
