@@ -32,7 +32,8 @@ from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request, Workload
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyRouter, Router
-from fairsched.policies.routers import NoRouterState, RoundRobin
+from fairsched.policies.routers import RoundRobin
+from fairsched.policies.routers.load_based import NoRouterState
 from fairsched.reproduce import Interval
 
 MACHINE, KV_TOKENS, QUANTUM = "llama-3.2-3b-a10g", 16_384, 512

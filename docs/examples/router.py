@@ -9,7 +9,7 @@ from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
-from fairsched.policies.routers import NoRouterState
+from fairsched.policies.routers.load_based import NoRouterState
 from fairsched.verify.logic import ArithmeticClaim, Condition
 from fairsched.verify.solvers import Proved, prove
 

@@ -14,12 +14,12 @@ from fairsched.model.latency.document import (
     preset_document,
 )
 from fairsched.model.latency.machines import GPUS, gpu_of, mfu
-from fairsched.model.latency.model import Accelerators, DecodePiece, LatencyModel, pipelined
+from fairsched.model.latency.model import DecodePiece, LatencyModel, pipelined
 from fairsched.model.latency.performance import PROMPT_TOKENS, Performance
 from fairsched.model.latency.presets import DEFAULT_PRESET, KV_BYTES, PRESETS
 
 __all__ = [
-    "DEFAULT_PRESET", "GPUS", "KV_BYTES", "PRESETS", "PROMPT_TOKENS", "Accelerators", "DecodePiece", "EngineFacts",
-    "LatencyModel", "Performance", "PresetDocument", "PresetError", "ServerFacts", "as_builtins", "decoded", "encoded",
-    "from_builtins", "gpu_of", "mfu", "pipelined", "preset_document"
+    "DEFAULT_PRESET", "GPUS", "KV_BYTES", "PRESETS", "PROMPT_TOKENS", "DecodePiece", "EngineFacts", "LatencyModel",
+    "Performance", "PresetDocument", "PresetError", "ServerFacts", "as_builtins", "decoded", "encoded", "from_builtins",
+    "gpu_of", "mfu", "pipelined", "preset_document"
 ]  # fmt: skip

@@ -4,7 +4,6 @@ first.
 
 from fairsched.model.prefix_cache.index import IndexMatch, PrefixIndex, Victim, bits
 from fairsched.model.prefix_cache.tree import (
-    NO_NODE,
     ROOT,
     Eviction,
     Insertion,
@@ -16,6 +15,6 @@ from fairsched.model.prefix_cache.tree import (
 )
 
 __all__ = [
-    "NO_NODE", "ROOT", "Eviction", "IndexMatch", "Insertion", "PrefixCache", "PrefixIndex", "PrefixTree", "SortedTuple",
-    "Victim", "bits", "common_keys", "walk"
+    "ROOT", "Eviction", "IndexMatch", "Insertion", "PrefixCache", "PrefixIndex", "PrefixTree", "SortedTuple", "Victim",
+    "bits", "common_keys", "walk"
 ]  # fmt: skip

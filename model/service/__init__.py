@@ -13,9 +13,9 @@ from fairsched.model.service.received import (
     service,
     service_gap,
 )
-from fairsched.model.service.servers import IdealFinish, ServiceCurve, ideal_finishes
+from fairsched.model.service.servers import ServiceCurve, ideal_finishes
 
 __all__ = [
-    "CLIENTS_MAX", "Charging", "Gap", "IdealFinish", "Ints", "ServiceCurve", "Table", "Tables", "anywhere", "backlogs",
-    "busiest", "charges", "concatenate", "corrections", "ideal_finishes", "service", "service_gap", "tables"
+    "CLIENTS_MAX", "Charging", "Gap", "Ints", "ServiceCurve", "Table", "Tables", "anywhere", "backlogs", "busiest",
+    "charges", "concatenate", "corrections", "ideal_finishes", "service", "service_gap", "tables"
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.guarantee import GateGuarantee, bound_terms, wait_bound_cost
-from fairsched.policies.guarantees.relation import KernelRelation
 from fairsched.policies.guarantees.reservations import Reservations
 from fairsched.policies.guarantees.seconds import SECONDS_THEOREMS, T_WAIT, Pace, WorstWait
 from fairsched.policies.guarantees.window import (
@@ -18,23 +17,7 @@ from fairsched.policies.guarantees.window import (
 )
 
 __all__ = [
-    "SECONDS_THEOREMS",
-    "SECOND_NS",
-    "T_WAIT",
-    "GateGuarantee",
-    "GateMonitor",
-    "KernelRelation",
-    "Pace",
-    "Reservations",
-    "WindowTerms",
-    "WorstWait",
-    "bound_terms",
-    "charged_at_once",
-    "grown_outputs",
-    "held_tokens",
-    "hold_units",
-    "reserved_outputs",
-    "room_needed",
-    "wait_bound_cost",
-    "window_limits"
+    "SECONDS_THEOREMS", "SECOND_NS", "T_WAIT", "GateGuarantee", "GateMonitor", "Pace", "Reservations", "WindowTerms",
+    "WorstWait", "bound_terms", "charged_at_once", "grown_outputs", "held_tokens", "hold_units", "reserved_outputs",
+    "room_needed", "wait_bound_cost", "window_limits"
 ]  # fmt: skip

@@ -8,12 +8,12 @@ from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.predicted_batches import P_S3_1, PredictedBatches, SimilarLength
 from fairsched.policies.local.preemption import displaced
 from fairsched.policies.local.reservation import NO_OTHER, P_TI_1, P_TI_3, Foreseen
-from fairsched.policies.local.state import AnyLocalState, Flight, LocalState
+from fairsched.policies.local.state import AnyLocalState, LocalState
 from fairsched.policies.local.state_transfer import MigrationError, keep_debts, migrate
 from fairsched.policies.local.swapping import swapping_step
 
 __all__ = [
     "LORA_DRAIN", "LORA_PAST", "NO_OTHER", "P_S3_1", "P_TI_1", "P_TI_3", "AdapterSlots", "AdmissionPass",
-    "AnyLocalState", "ComposedPolicy", "Flight", "Foreseen", "LocalState", "MigrationError", "PredictedBatches",
-    "SimilarLength", "displaced", "keep_debts", "migrate", "swapping_step"
+    "AnyLocalState", "ComposedPolicy", "Foreseen", "LocalState", "MigrationError", "PredictedBatches", "SimilarLength",
+    "displaced", "keep_debts", "migrate", "swapping_step"
 ]  # fmt: skip

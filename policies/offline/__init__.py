@@ -2,7 +2,6 @@
 
 from fairsched.policies.offline.batchllm import PrefixGroupOrder
 from fairsched.policies.offline.prefix_groups import (
-    GROUP_ORDERS,
     GROUPINGS,
     P_BL_1,
     P_BL_2,
@@ -21,7 +20,6 @@ from fairsched.policies.offline.prefix_groups import (
 )
 
 __all__ = [
-    "GROUPINGS", "GROUP_ORDERS", "P_BL_1", "P_BL_2", "P_BL_3", "BatchTree", "GroupOrder", "Grouping",
-    "PrefixGroupOrder", "PrefixGroups", "batch_tree", "exact_groups", "greedy_groups", "group_places", "groups_by",
-    "ratio", "tree_of"
+    "GROUPINGS", "P_BL_1", "P_BL_2", "P_BL_3", "BatchTree", "GroupOrder", "Grouping", "PrefixGroupOrder",
+    "PrefixGroups", "batch_tree", "exact_groups", "greedy_groups", "group_places", "groups_by", "ratio", "tree_of"
 ]  # fmt: skip

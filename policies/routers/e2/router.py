@@ -106,8 +106,6 @@ class E2(Router[E2State]):
     """Whose work L counts: that of all requests of H, or of those not yet ended."""
     exploit_percent: int = attrs.field(default=50, validator=not_negative)
     """A request exploits if more than this share of it is cached; 50: if less is missed than is cached."""
-    load_knob_percent: int = attrs.field(default=0, validator=not_negative)
-    """That share is so much larger where workers were idle through H, and so much smaller where they were busy."""
     rebalancing: picks.Rebalancing = attrs.field(
         default="per-source", validator=one_of("per-source", "heaviest", "off")
     )
@@ -272,7 +270,7 @@ class E2(Router[E2State]):
 
     def _target(self, state: E2State, case: Case) -> tuple[int, Why]:
         """Return the cheapest holder of the prefix; or else the worker that decodes most, or the cheapest of all."""
-        holders = self._holders(state, case)
+        holders = self._holders(case)
         if holders:
             return case.cheapest(holders), "exploit"
         if case.much:
@@ -290,26 +288,13 @@ class E2(Router[E2State]):
     def _rebalanced(self, case: Case, target: int) -> int:
         return picks.rebalanced(target, case.light, case.loads, self.threshold_percent, self.rebalancing, case.cost)
 
-    def _holders(self, state: E2State, case: Case) -> list[int]:
+    def _holders(self, case: Case) -> list[int]:
         """Return the workers to exploit; none if the request explores."""
-        if not picks.exploits(case.most, case.prompt.tokens, self._percent(state, case)):
+        if not picks.exploits(case.most, case.prompt.tokens, self.exploit_percent):
             return []
         if pre.numbered(case.workers):
             return bits(case.holders)
         return [i for i, load in enumerate(case.workers) if case.holders >> load.worker & 1]
-
-    def _percent(self, state: E2State, case: Case) -> int:
-        """Return the share of a prompt that must be cached to exploit it, by how busy the workers were in the
-        window."""
-        if not self.load_knob_percent:
-            return self.exploit_percent
-        kinds = self.terms.by_kind(state.history, [load.worker for load in case.workers])
-        return self._knob(len(case.workers), sum(map(sum, kinds)))
-
-    def _knob(self, workers: int, work_ns: int) -> int:
-        """Return that share after so much work of so many workers in the window."""
-        busy = min(100 * work_ns // (workers * self.window_us * 1_000), 100)
-        return max(self.exploit_percent + self.load_knob_percent * (50 - busy) // 50, 0)
 
     def _replicates(self, state: E2State, prefix: int, tokens: int) -> bool:
         """Return whether the prefix needs one worker more: its waits doubled, and are longer than computing it
@@ -444,9 +429,9 @@ class E2Printed(E2):
 
     rebalancing: picks.Rebalancing = attrs.field(default="heaviest", validator=one_of("per-source", "heaviest", "off"))
 
-    def _holders(self, state: E2State, case: Case) -> list[int]:
+    def _holders(self, case: Case) -> list[int]:
         cached = cached_tokens(case.prompt, case.match.blocks)
-        if not picks.exploits(cached, case.prompt.tokens, self._percent(state, case)):
+        if not picks.exploits(cached, case.prompt.tokens, self.exploit_percent):
             return []
         mask = _longest_node(case.index, case.match)
         return [i for i, load in enumerate(case.workers) if mask >> load.worker & 1]

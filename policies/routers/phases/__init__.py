@@ -8,18 +8,16 @@ from fairsched.policies.routers.phases.distserve import (
     P_DS_3,
     DistServe,
     DistServeReleased,
-    LeastMemory,
-    ShortestPromptQueue,
     SplitD2LPM,
     SplitJSQ,
     SplitP2C,
     saturating_prompt,
 )
-from fairsched.policies.routers.phases.split import NO_HANDOVERS, Handover, Handovers, PhasesState, SplitPhases
+from fairsched.policies.routers.phases.split import NO_HANDOVERS, Handovers, SplitPhases
 from fairsched.policies.routers.phases.tetriinfer import Flips, HeavyLight, TetriInfer, TetriInferPrinted
 
 __all__ = [
-    "NO_HANDOVERS", "ONE_SERVER", "P_DS_2", "P_DS_3", "DistServe", "DistServeReleased", "Flips", "Handover",
-    "Handovers", "HeavyLight", "LeastMemory", "PhasesState", "ShortestPromptQueue", "SplitD2LPM", "SplitJSQ",
-    "SplitP2C", "SplitPhases", "TetriInfer", "TetriInferPrinted", "saturating_prompt"
+    "NO_HANDOVERS", "ONE_SERVER", "P_DS_2", "P_DS_3", "DistServe", "DistServeReleased", "Flips", "Handovers",
+    "HeavyLight", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "TetriInfer", "TetriInferPrinted",
+    "saturating_prompt"
 ]  # fmt: skip

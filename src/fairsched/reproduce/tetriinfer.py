@@ -32,7 +32,8 @@ from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.batching import Chunked, EagerPrefill, Reserve
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.routers import DrawState, Random, RoundRobin
+from fairsched.policies.routers import Random, RoundRobin
+from fairsched.policies.routers.load_based import DrawState
 from fairsched.policies.routers.phases import HeavyLight, TetriInfer
 from fairsched.reproduce import runs
 from fairsched.reproduce.row import Control, Figures, Panel, PanelRow, Platform, Printed, fewer, number, rows_of

@@ -23,7 +23,8 @@ from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, with_parameters
-from fairsched.policies.routers import RoundRobin, TurnState
+from fairsched.policies.routers import RoundRobin
+from fairsched.policies.routers.load_based import TurnState
 from fairsched.verify.conformance.strategies import workloads
 from tests.engines.simulation.test_simulator import check_alike, check_run, job, world
 from tests.model.monitor.test_monitor import assert_kept, watched

@@ -21,7 +21,8 @@ from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import SkipJoin
-from fairsched.policies.routers import RoundRobin, TurnState
+from fairsched.policies.routers import RoundRobin
+from fairsched.policies.routers.load_based import TurnState
 from fairsched.verify.conformance.event_invariants import EventLedger
 from fairsched.verify.conformance.strategies import workloads
 from tests.support.logs import recorded

@@ -157,13 +157,6 @@ def test_the_share_that_exploits_can_be_set() -> None:
         assert choice(attrs.evolve(ROUTER, exploit_percent=percent), state, (1, 1, 1, 0, 0)).why == why
 
 
-def test_the_knob_follows_the_load() -> None:
-    """Idle workers ask for more to exploit, busy ones for less; in the middle it is what was set."""
-    knob = attrs.evolve(ROUTER, load_knob_percent=30)
-    percents = [knob._knob(WORKERS, WORKERS * work_ns) for work_ns in (0, H_NS // 2, 9 * H_NS)]
-    assert percents == [80, 50, 20]
-
-
 def test_a_prefix_leaves_a_worker_that_is_too_heavy() -> None:
     """Per source a heavy worker loses a request that costs less at the lightest, and one that costs more stays."""
     state = busy(busy(busy(told((1, (1,) * 6)), 0, 9), 1, 8), 2, 1)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fairsched.model.events import WorkerLeft
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.routers import SAL, Estimate, SALPrinted
-from fairsched.policies.routers.sal import WindowMeans
+from fairsched.policies.routers import SAL, SALPrinted
+from fairsched.policies.routers.sal import Estimate, WindowMeans
 
 CHAT = {"prior_input_tokens": 1365 - 211, "prior_output_tokens": 211, "max_batched_tokens": 1024}
 CODE = {"prior_input_tokens": 2074 - 27, "prior_output_tokens": 27, "max_batched_tokens": 1024}

@@ -18,7 +18,8 @@ from fairsched.policies.base import AnyClusterPolicy, AnyRouter, Router
 from fairsched.policies.placement import Aladdin
 from fairsched.policies.placement.aladdin.placement_state import AladdinState
 from fairsched.policies.registry import CLUSTER_POLICIES, ROUTERS, router_with
-from fairsched.policies.routers import RoundRobin, SplitPhases, TurnState
+from fairsched.policies.routers import RoundRobin, SplitPhases
+from fairsched.policies.routers.load_based import TurnState
 from fairsched.policies.routers.phases.split import AnyState
 from fairsched.verify.conformance import check_cluster_policy, check_router
 from fairsched.verify.conformance.router import RouterMachine
@@ -38,7 +39,7 @@ VARIANTS = {
     "sal that polls hardly ever": router_with(ROUTERS["sal"], {"poll_us": "1000000000", "decode_step_us": "1000"}),
     "sal with a short memory": router_with(ROUTERS["sal"], {"window_us": "1000"}),
     "e2 with a short memory": router_with(ROUTERS["e2"], {"window_us": "1000", "decode_share_percent": "10"}),
-    "e2 by what is under way": router_with(ROUTERS["e2"], {"load_mode": "outstanding", "load_knob_percent": "90"}),
+    "e2 by what is under way": router_with(ROUTERS["e2"], {"load_mode": "outstanding"}),
 }
 
 

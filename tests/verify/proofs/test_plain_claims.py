@@ -12,7 +12,8 @@ from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
 from fairsched.policies.registry import CLUSTER_POLICIES
-from fairsched.policies.routers import SAL, NoRouterState, RoundRobin
+from fairsched.policies.routers import SAL, RoundRobin
+from fairsched.policies.routers.load_based import NoRouterState
 from fairsched.verify import proofs
 from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, Condition, SampledClaim, changed
 from fairsched.verify.logic.claims import DRAWN

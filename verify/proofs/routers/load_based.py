@@ -64,7 +64,7 @@ def _a_worker(name: str) -> v.Condition:
 
 
 @v.arithmetic(
-    routers.P_RR_1,
+    routers.load_based.P_RR_1,
     ("m", "q", "r", "Q", "R", "a", "b"),
     v.Condition(lambda w: (w.m >= 1) & (w.q >= 0) & (w.Q >= 0)),
     *map(_a_worker, ("r", "R", "a", "b")),
@@ -78,8 +78,8 @@ def round_robin(
     A client's turns begin at turn Q m + R, those of all clients together at 0.
     """
     now = w.q * w.m + w.r
-    worker, after = _turn(kind(), routers.TurnState(now), w.m)
-    of_client, client_after = _turn(per_client(), routers.ClientTurnState(Map({0: now})), w.m)
+    worker, after = _turn(kind(), routers.load_based.TurnState(now), w.m)
+    of_client, client_after = _turn(per_client(), routers.load_based.ClientTurnState(Map({0: now})), w.m)
     then = SimpleNamespace(**{**vars(w), "q": w.q + v.one_if(w.r + 1 >= w.m)})
     then.r = (w.r + 1) * v.one_if(w.r + 1 < w.m)
     difference = _counted(w.a, then) - _counted(w.b, then)
@@ -121,7 +121,7 @@ def _joined(kind: Any, measure: str, w: SimpleNamespace) -> int:
         )
     )
     route = v.with_names(kind.route, min=least)
-    dispatch, _ = route(v.unchecked(kind, measure=measure), routers.NoRouterState(), _ANY, view)
+    dispatch, _ = route(v.unchecked(kind, measure=measure), routers.load_based.NoRouterState(), _ANY, view)
     return int(dispatch.worker)
 
 
@@ -151,11 +151,11 @@ def shortest_queue(kind: Any = routers.JoinShortestQueue, measure: str = "reques
         *((v.Condition(lambda w: w.most == 1),) if is_count else ()),
         *(v.Condition(lambda w, p=p: _apart(w, *p) <= w.most) for p in (*pairs, *((y, x) for x, y in pairs))),  # type: ignore[misc]
         *(v.Condition(lambda w, n=n: getattr(w, n) >= 0) for n in ("a_late", "b_late", "c_late", "a_left", "b_left")),  # type: ignore[misc]
-        v.Condition(lambda w: (w.a_late == 0) & (w.b_late == 0) & (w.c_late == 0), routers.REPORTS_FRESH),
-        v.Condition(lambda w: (w.a_left == 0) & (w.b_left == 0), routers.NOBODY_LEAVES),
+        v.Condition(lambda w: (w.a_late == 0) & (w.b_late == 0) & (w.c_late == 0), routers.load_based.REPORTS_FRESH),
+        v.Condition(lambda w: (w.a_left == 0) & (w.b_left == 0), routers.load_based.NOBODY_LEAVES),
     )
     names = (*_THREE, "chosen", "most", "size", "longest", "a_late", "b_late", "c_late", "a_left", "b_left")
-    theorem = routers.P_JSQ_1 if is_count else routers.P_JSQ_TOKENS
+    theorem = routers.load_based.P_JSQ_1 if is_count else routers.load_based.P_JSQ_TOKENS
     router = routers.JoinShortestQueue(measure="requests" if is_count else "tokens")
     return v.ArithmeticClaim(theorem, names, conditions, shows, attained=lambda: (_spread(router, 3), 1))
 
@@ -178,12 +178,12 @@ def _of_two(kind: Any, w: SimpleNamespace) -> tuple[Any, list[Any]]:
 
     names = {"len": _size, "draw": lambda _seed, _drawn, _count: next(drawn)}
     view = SimpleNamespace(workers=_Row(w.m, at))
-    dispatch, _ = v.with_names(kind.route, **names)(kind(), routers.DrawState(), _ANY, view)
+    dispatch, _ = v.with_names(kind.route, **names)(kind(), routers.load_based.DrawState(), _ANY, view)
     return dispatch.worker, seen
 
 
 @v.arithmetic(
-    routers.P_P2C_1,
+    routers.load_based.P_P2C_1,
     ("m", "first", "second", "queue", "other_queue"),
     *v.at_least(2, "m"),
     v.Condition(lambda w: (w.first >= 0) & (w.first < w.m)),
@@ -227,7 +227,7 @@ def _spared(kind: Any, is_broken: Callable[[list[int], int], bool]) -> v.Shows:
 
     def shows(w: SimpleNamespace) -> v.Shown:
         view = ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, 1, 1) for i, queue in enumerate(w.queues)))
-        dispatch, _ = kind().route(routers.DrawState(w.drawn), _ANY, view)
+        dispatch, _ = kind().route(routers.load_based.DrawState(w.drawn), _ANY, view)
         return {"the most loaded worker is spared": not is_broken(w.queues, dispatch.worker)}
 
     return shows
@@ -261,7 +261,7 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
             _spared(_drawn_twice(), _alone_on_top),
             {"queues": [0, 1, 0], "drawn": 12},
             variant="two draws of all workers (a variant that ships nowhere)",
-            instead=routers.P_P2C_1.id,
+            instead=routers.load_based.P_P2C_1.id,
             text="queues 0, 1, 0, and worker 1 is drawn twice",
             worlds=_queues,
         ),
@@ -272,7 +272,7 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
             _spared(routers.PowerOfTwo, lambda q, i: min(q) < max(q) == q[i]),
             {"queues": [0, 1, 1], "drawn": 10},
             variant="what ships: of two that are both most loaded, one is chosen",
-            instead=routers.P_P2C_1.id,
+            instead=routers.load_based.P_P2C_1.id,
             text="queues 0, 1, 1, and both others are drawn",
             worlds=_queues,
         ),
@@ -283,7 +283,7 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
             _first_of_sorted,
             {"loads": [0, 0]},
             variant="a comparison that holds between a worker and itself",
-            instead=routers.P_JSQ_1.id,
+            instead=routers.load_based.P_JSQ_1.id,
             text="two workers of load 0: whichever comes last in the list is found",
             worlds=lambda: ({"loads": [a, b]} for a in range(2) for b in range(2)),
         ),
@@ -320,4 +320,4 @@ def bugs() -> tuple[v.Bug, ...]:
 
 
 def _negative(load: WorkerLoad) -> int:
-    return -routers.MEASURES["requests"](load) - load.waiting_tokens
+    return -routers.load_based.MEASURES["requests"](load) - load.waiting_tokens

@@ -25,7 +25,7 @@ _LENGTHS = ("tokens", "step_tokens", "mean_in", "mean_out")
 def _terms(kind: Any, w: SimpleNamespace, free: Any, queued: Any, running: Any) -> Any:
     """Return the load of a worker of which this is thought."""
     router = v.unchecked(kind, max_batched_tokens=w.step_tokens)
-    return router.terms(w.tokens, routers.Estimate(free, queued, running), 0, (w.mean_in, w.mean_out))
+    return router.terms(w.tokens, routers.sal.Estimate(free, queued, running), 0, (w.mean_in, w.mean_out))
 
 
 def _running(*names: str) -> tuple[v.Condition, ...]:
@@ -66,16 +66,16 @@ def _the_load_is_less(one: Any, other: Any) -> Mapping[str, Any]:
 
 def worse_in_both(kind: Any = routers.SAL) -> v.ArithmeticClaim:
     """Let the other be worse in both, and no busier."""
-    no_busier = v.Condition(lambda w: w.other_running <= w.running, routers.NO_BUSIER)
-    return _pair(routers.P_SAL_1, kind, (_WORSE, no_busier), _the_load_is_less)
+    no_busier = v.Condition(lambda w: w.other_running <= w.running, routers.sal.NO_BUSIER)
+    return _pair(routers.sal.P_SAL_1, kind, (_WORSE, no_busier), _the_load_is_less)
 
 
 def worse_in_both_printed(kind: Any = routers.SALPrinted) -> v.ArithmeticClaim:
     """Let the other be worse in both, however many run."""
-    return _pair(routers.P_SAL_1_PRINTED, kind, (_WORSE,), _the_load_is_less)
+    return _pair(routers.sal.P_SAL_1_PRINTED, kind, (_WORSE,), _the_load_is_less)
 
 
-def worse_in_one(kind: Any = routers.SAL, theorem: Theorem = routers.P_SAL_TIES) -> v.ArithmeticClaim:
+def worse_in_one(kind: Any = routers.SAL, theorem: Theorem = routers.sal.P_SAL_TIES) -> v.ArithmeticClaim:
     """Let the other be worse in one and no better in the other."""
     conditions = (
         v.Condition(lambda w: (w.other_free <= w.free) & (w.other_queued >= w.queued)),
@@ -85,7 +85,7 @@ def worse_in_one(kind: Any = routers.SAL, theorem: Theorem = routers.P_SAL_TIES)
     return _pair(theorem, kind, conditions, lambda one, other: {"it is the better one": _is_less(one, other)})
 
 
-def monotone(theorem: Theorem = routers.P_SAL_2, kind: Any = routers.SAL) -> v.ArithmeticClaim:
+def monotone(theorem: Theorem = routers.sal.P_SAL_2, kind: Any = routers.SAL) -> v.ArithmeticClaim:
     """`freed` tokens more are free and `served` fewer are queued."""
 
     def shows(w: SimpleNamespace) -> v.Shown:
@@ -131,7 +131,7 @@ def _chosen(kind: Any, first: Any, second: Any) -> int:
 
 
 @v.arithmetic(
-    routers.P_SAL_LEAST,
+    routers.sal.P_SAL_LEAST,
     tuple(name for load in _LOADS for name in load),
     *v.at_least(1, "of_a", "of_b", "of_c"),
     *v.at_least(0, "high_a", "high_b", "high_c"),
@@ -163,11 +163,11 @@ def between_polls(kind: Any = routers.SAL) -> v.ArithmeticClaim:
     def sent(polled_ns: int, thought: Any, w: SimpleNamespace) -> Any:
         request: Any = SimpleNamespace(id=0, prompt=SimpleNamespace(tokens=w.tokens))
         router, load = kind(poll_us=1), WorkerLoad(0, 0, 1, w.waited, w.free, 0)
-        _, state = router.route(routers.SALState(polled_ns, Map({0: thought})), request, ClusterView(0, (load,)))
+        _, state = router.route(routers.sal.SALState(polled_ns, Map({0: thought})), request, ClusterView(0, (load,)))
         return state.estimates[0]
 
     def shows(w: SimpleNamespace) -> v.Shown:
-        thought = routers.Estimate(w.thought_free, w.thought_queued, 1)
+        thought = routers.sal.Estimate(w.thought_free, w.thought_queued, 1)
         polled, later = sent(-1, thought, w), sent(0, thought, w)
         free = w.free - w.admitted + w.ended - w.grown + w.preempted
         waiting = w.waiting - w.admitted + w.preempted + w.others
@@ -182,10 +182,10 @@ def between_polls(kind: Any = routers.SAL) -> v.ArithmeticClaim:
         }
 
     zero = {
-        "others": routers.ONE_ROUTER,
-        "grown": routers.OUTPUTS_RESERVED,
-        "preempted": routers.NOBODY_PREEMPTED,
-        "waited": routers.NOBODY_WAITED,
+        "others": routers.sal.ONE_ROUTER,
+        "grown": routers.sal.OUTPUTS_RESERVED,
+        "preempted": routers.sal.NOBODY_PREEMPTED,
+        "waited": routers.sal.NOBODY_WAITED,
     }
     conditions = (
         *v.at_least(1, "tokens"),
@@ -196,7 +196,7 @@ def between_polls(kind: Any = routers.SAL) -> v.ArithmeticClaim:
         *(v.Condition(lambda w, n=n: getattr(w, n) == 0, assumption) for n, assumption in zero.items()),  # type: ignore[misc]
     )
     names = ("tokens", "free", "waiting", "thought_free", "thought_queued", "admitted", "ended", *zero)
-    return v.ArithmeticClaim(routers.P_SAL_3, names, conditions, shows)
+    return v.ArithmeticClaim(routers.sal.P_SAL_3, names, conditions, shows)
 
 
 # --- what is false ----------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _never_underestimated() -> v.ArithmeticClaim:
         "F-SAL-2", "between polls SAL never thinks a worker better than it is", "the paper, on its polls", ()
     )
     claim = between_polls()
-    unsaid = (routers.OUTPUTS_RESERVED, routers.NOBODY_PREEMPTED)
+    unsaid = (routers.sal.OUTPUTS_RESERVED, routers.sal.NOBODY_PREEMPTED)
     kept = tuple(condition for condition in claim.conditions if condition.assumption not in unsaid)
     return attrs.evolve(claim, theorem=theorem, conditions=kept)
 
@@ -237,21 +237,21 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
         v.RefutedClaim(
             _room_first("F-SAL-1", routers.SAL),
             "what ships: a deficit of one token is a short wait, and a queue of 8,000 a long one",
-            routers.P_SAL_1.id,
+            routers.sal.P_SAL_1.id,
             "100 tokens free and 8,000 queued, or 99 free and none queued, for a prompt of 100",
             {**_CHAT, **one, "free": 100, "queued": 8_000, "other_free": 99, "other_queued": 0},
         ),
         v.RefutedClaim(
             _room_first("F-SAL-1-printed", routers.SALPrinted),
             "as printed, from 78,559 queued tokens on",
-            routers.P_SAL_1_PRINTED.id,
+            routers.sal.P_SAL_1_PRINTED.id,
             "100 tokens free and 78,559 queued, or 99 free and none queued, for a prompt of 100",
             {**_CODE, **one, "free": 100, "queued": 78_559, "other_free": 99, "other_queued": 0},
         ),
         v.RefutedClaim(
             _never_underestimated(),
             "workers whose outputs grow, or that preempt",
-            routers.P_SAL_3.id,
+            routers.sal.P_SAL_3.id,
             "one token decoded since the poll",
             {
                 **dict.fromkeys(("waiting", "admitted", "ended", "others", "preempted", "waited"), 0),
@@ -261,7 +261,7 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
         v.RefutedClaim(
             _no_tie_hides(),
             "as printed: `max` hides the smaller term, and equal loads go to the lowest id",
-            routers.P_SAL_TIES.id,
+            routers.sal.P_SAL_TIES.id,
             "queues of 9,000 at both, 101 or 200 tokens free, for a prompt of 100",
             {**_CHAT, **one, "free": 200, "queued": 9_000, "other_free": 101, "other_queued": 9_000},
         ),
@@ -270,7 +270,7 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
 
 def claims() -> tuple[v.ArithmeticClaim, ...]:
     """About the routers that ship."""
-    printed = monotone(routers.P_SAL_2_PRINTED, routers.SALPrinted)
+    printed = monotone(routers.sal.P_SAL_2_PRINTED, routers.SALPrinted)
     return (worse_in_both(), worse_in_both_printed(), monotone(), printed, worse_in_one(), between_polls(), least())
 
 
@@ -287,7 +287,7 @@ def bugs() -> tuple[v.Bug, ...]:
         v.Bug("equal loads are equal", worse_in_one(v.changed(routers.SAL, "terms", "-estimate.kv_free_tokens", "0"))),
         v.Bug("as printed, free memory is a deficit", worse_in_both_printed(more_printed)),
         v.Bug("free memory raises the load", monotone(kind=more)),
-        v.Bug("as printed, it raises the load", monotone(routers.P_SAL_2_PRINTED, more_printed)),
+        v.Bug("as printed, it raises the load", monotone(routers.sal.P_SAL_2_PRINTED, more_printed)),
         v.Bug("what was sent takes no memory", between_polls(forgets_memory)),
         v.Bug("what was sent is not queued", between_polls(forgets_queue)),
         v.Bug("the last of equals", least(v.changed(routers.SAL, "route", "mine < others", "mine <= others"))),

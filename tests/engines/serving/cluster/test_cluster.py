@@ -32,7 +32,8 @@ from fairsched.policies.catalog import DLPM, FCFS
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, parameters
-from fairsched.policies.routers import JoinShortestQueue, RoundRobin, TurnState
+from fairsched.policies.routers import JoinShortestQueue, RoundRobin
+from fairsched.policies.routers.load_based import TurnState
 from tests.engines.serving.test_loop import CAPACITY, SENT, Ends, composed, wanted
 from tests.support.engines.fake_executor import FakeExecutor, answer_of
 from tests.support.faults.flaky_workers import Death, FlakyWorker, FlakyWorkers
