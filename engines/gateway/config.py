@@ -191,7 +191,7 @@ class LimitConfig(settings.Settings, frozen=True):
     tries: settings.Count = 3
     """Attempts a call, while no byte of an answer was passed on."""
     retry_percent: settings.Percent = 20
-    """Attempts beyond the first, as a share of each client's calls; 100 are saved up."""
+    """Attempts beyond the first, as a share of each client's answered calls; 100 are saved up."""
     failures: settings.Count = 5
     """A server is left alone after so many failures in a row; at once if it takes no connection."""
     down_seconds: settings.Seconds = 5.0

@@ -113,7 +113,6 @@ class Gateway:
         self.names = CallerNames(config)
         self.watches = servers.Watches(config)
         self._tokenizer = tokenizer
-        self._retries = servers.RetryBudget(config.limits.retry_percent)
         self.tracing = _tracing() if config.traces else None
         self.models = servers.Models(account.upstreams)
         self._started = AsyncExitStack()
@@ -154,7 +153,6 @@ class Gateway:
         self.names.configure(config)
         server_context.cache_clear()
         self.watches.configure(config)
-        self._retries.percent = config.limits.retry_percent
 
     def read(self, raw: bytes, endpoint: openai.Endpoint) -> openai.ForwardedCall:
         """Return the call in a body; in shadow it goes on as it came.  Raises `CallError` (400)."""
@@ -183,7 +181,6 @@ class Gateway:
         deadline = time.monotonic() + limits.wait_seconds
         tried: set[int] = set()
         last: servers.ServerFailedError | None = None
-        self._retries.called(name)
         program = self.names.program_of(reply.request.headers)
         record = current() or CallRecord("")
         record.client = name
@@ -213,17 +210,17 @@ class Gateway:
             except servers.ServerFailedError as error:
                 tried.add(placed.upstream.server)
                 last = error
-                if not left or not self._retries.allows(name):
+                if not left or not self.account.may_retry(name):
                     raise self._unanswered(error) from None
         raise AssertionError
 
     def _unanswered(self, error: servers.ServerFailedError) -> openai.CallError:
         """Return what the caller of a call is told that no server answered."""
         self.account.count("failed")
-        status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(error.why, 502)
-        seconds = error.retry_after_seconds
+        why, seconds = error.failure.why, error.failure.retry_after_seconds
+        status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(why, 502)
         retry = self.config.limits.retry_after_seconds if seconds is None else math.ceil(seconds)
-        return openai.CallError(status, f"no server answered: {_SAID[error.why]}", None if status == 502 else retry)
+        return openai.CallError(status, f"no server answered: {_SAID[why]}", None if status == 502 else retry)
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -334,7 +331,7 @@ class _Try:
             return await self._late(error, watch)
         except servers.BrokenError as error:
             account.cancel(request_id, "broken")
-            account.failed(server, self._name, "failed", str(error))
+            account.failed(server, self._name, servers.Failure("failed", str(error)))
             _log.warning("request %d broke off: %s", request_id, error)
             return await self._break_off("the server's answer broke off")
         except BaseException:
@@ -343,7 +340,7 @@ class _Try:
         if answer.status < 500:
             account.worked(server, self._name)
         else:
-            account.failed(server, self._name, "error", f"HTTP {answer.status}")
+            account.failed(server, self._name, servers.Failure("error", f"HTTP {answer.status}"))
         usage = self._reader.usage
         if (record := current()) is not None:
             record.used(usage.computed_tokens, usage.output_tokens)
@@ -401,15 +398,12 @@ class _Try:
     # --- ends -------------------------------------------------------------------------------------------------------
 
     def _failed(self, error: servers.ServerFailedError) -> None:
-        outcome = f"tried again ({error.why})"
+        outcome = f"tried again ({error.failure.why})"
         if error.sent:
             self._unbilled(outcome)
         else:
             self._gateway.account.give_back(self._placed.request_id, outcome)
-        server, seconds = self._placed.upstream.server, error.retry_after_seconds
-        self._gateway.account.failed(
-            server, self._name, error.why, str(error), retry_after_seconds=seconds, waited_seconds=error.waited_seconds
-        )
+        self._gateway.account.failed(self._placed.upstream.server, self._name, error.failure)
 
     def _unbilled(self, outcome: str) -> None:
         """End a call whose server failed before a token came.  No quota pays for that.  What fails at once computed
@@ -432,8 +426,8 @@ class _Try:
     async def _late(self, error: servers.ServerLateError, watch: servers.Watch) -> web.StreamResponse:
         account, placed, what = self._gateway.account, self._placed, error.what
         if what in ("connect", "first byte", "hung"):
-            sent, waited = watch.phase != "connect", watch.waited_seconds
-            failed = servers.ServerFailedError("late", f"{what} took too long", sent=sent, waited_seconds=waited)
+            failure = servers.Failure("late", f"{what} took too long", None, watch.waited_seconds)
+            failed = servers.ServerFailedError(failure, sent=watch.phase != "connect")
             self._failed(failed)
             raise failed from None
         if what == "stalled":
@@ -444,8 +438,8 @@ class _Try:
         else:
             account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
         if what == "read":
-            seconds, why = watch.waited_seconds, "no byte of an answer in time"
-            account.failed(placed.upstream.server, self._name, "late", why, waited_seconds=seconds)
+            failure = servers.Failure("late", "no byte of an answer in time", None, watch.waited_seconds)
+            account.failed(placed.upstream.server, self._name, failure)
         message = "the server took too long" if what == "read" else "the call took too long, and was cut off"
         if self._reader is None:
             raise openai.CallError(504, message)

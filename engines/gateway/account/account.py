@@ -20,7 +20,7 @@ from fairsched.engines.gateway.account.calls import Placed, PlaceRequest
 from fairsched.engines.gateway.account.quota import CallQuotas
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
-from fairsched.engines.gateway.servers import Fleet, Upstream, Why
+from fairsched.engines.gateway.servers import Failure, Fleet, Upstream
 from fairsched.engines.gateway.window import QueueShare, Shadow, Window, credit, waits
 from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import SEAT
@@ -401,18 +401,13 @@ class Account:
         """Return the servers that take calls."""
         return self.fleet.upstreams()
 
-    def failed(
-        self,
-        server: int,
-        name: str,
-        why: Why,
-        message: str,
-        *,
-        retry_after_seconds: float | None = None,
-        waited_seconds: float = 0.0,
-    ) -> None:
-        """Tell that a server failed a call of a client, which waited so long for it if it was late."""
-        self.fleet.failed(server, self.client(name).id, why, message, retry_after_seconds, waited_seconds)
+    def failed(self, server: int, name: str, failure: Failure) -> None:
+        """Tell that a server failed a call of a client."""
+        self.fleet.failed(server, self.client(name).id, failure)
+
+    def may_retry(self, name: str) -> bool:
+        """Return whether a client may try again, and take that from its retries."""
+        return self.fleet.health.may_retry(self.client(name).id)
 
     def worked(self, server: int, name: str) -> None:
         """Tell that a server gave the client an answer."""

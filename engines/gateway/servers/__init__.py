@@ -5,9 +5,9 @@ all of it for an account.
 """
 
 from fairsched.engines.gateway.servers.fleet import Fleet
+from fairsched.engines.gateway.servers.health import Failure, Why
 from fairsched.engines.gateway.servers.models import Models
-from fairsched.engines.gateway.servers.retries import RetryBudget
-from fairsched.engines.gateway.servers.target import Upstream, Why
+from fairsched.engines.gateway.servers.target import Upstream
 from fairsched.engines.gateway.servers.upstream import (
     BrokenError,
     ServerAnswer,
@@ -20,6 +20,6 @@ from fairsched.engines.gateway.servers.upstream import (
 from fairsched.engines.gateway.servers.watch import ServerLateError, Watch, Watches
 
 __all__ = [
-    "BrokenError", "Fleet", "Models", "RetryBudget", "ServerAnswer", "ServerFailedError", "ServerLateError",
+    "BrokenError", "Failure", "Fleet", "Models", "ServerAnswer", "ServerFailedError", "ServerLateError",
     "UnsendableError", "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers"
 ]  # fmt: skip

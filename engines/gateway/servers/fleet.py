@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
-from fairsched.engines.gateway.servers.health import ServerHealth
+from fairsched.engines.gateway.servers.health import Failure, ServerHealth
 from fairsched.engines.gateway.servers.probes import Probes
-from fairsched.engines.gateway.servers.target import Servers, ServerTarget, Upstream, Why, addresses_of
+from fairsched.engines.gateway.servers.target import Servers, ServerTarget, Upstream, addresses_of
 from fairsched.engines.gateway.tls import server_context
 from fairsched.engines.gateway.window import Share, Window
 from fairsched.engines.serving import Document
@@ -118,30 +118,13 @@ class Fleet:
         if changes:
             self._refresh()
 
-    def failed(
-        self,
-        place: int,
-        client: Hashable,
-        why: Why,
-        message: str,
-        retry_after_seconds: float | None = None,
-        waited_seconds: float = 0.0,
-    ) -> None:
+    def failed(self, place: int, client: Hashable, failure: Failure) -> None:
         """Take in that a server failed a client's call."""
-        self.health.failed(
-            place,
-            client,
-            why,
-            self._now_ns(),
-            message=message,
-            retry_after_seconds=retry_after_seconds,
-            waited_ns=int(waited_seconds * _SECOND),
-        )
+        self.health.failed(place, client, failure, self._now_ns())
         self._refresh()
 
     def _probed(self, place: int, failure: str | None, waited_seconds: float | None) -> None:
-        waited_ns = None if waited_seconds is None else int(waited_seconds * _SECOND)
-        self.health.probed(place, failure, self._now_ns(), waited_ns=waited_ns)
+        self.health.probed(place, failure, self._now_ns(), waited_seconds=waited_seconds)
         if waited_seconds is not None and self.health.hangs(place):
             self.hung(place)
         self._refresh()

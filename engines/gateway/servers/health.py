@@ -19,19 +19,40 @@ calls go there for that reason: a call that breaks servers takes none out.  A se
 trial, until an answer works.
 
 Where its health path fails twice in a row a server is down until that answers.
+
+A client tries again as often as it has saved up, and as a share of its calls that are answered: a server that fails is
+not given several times the load.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Hashable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Literal
 
 import attrs
 
 from fairsched.engines.gateway.config import LimitConfig
-from fairsched.engines.gateway.servers.target import Why
 
+Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "late", "ours"]
+"""Why a server gave no answer that works."""
 PROBES_MAX = 2
 """Failures of its health path in a row that take a server out."""
+SAVED = 100
+"""Retries that a client has saved up at the start, and at most."""
 _COUNTED = frozenset({"busy", "failed", "lost", "error", "late"})
 _SECOND = 10**9
+
+
+@attrs.frozen
+class Failure:
+    """A server failed a call, which waited so long for it if it was late."""
+
+    why: Why
+    message: str = ""
+    retry_after_seconds: float | None = None
+    waited_seconds: float = 0.0
 
 
 @attrs.define
@@ -54,6 +75,26 @@ class _State:
         """Return until when it is left alone."""
         return max(self.until_ns, self.gone_until_ns, self.full_until_ns)
 
+    def is_up(self, now_ns: int) -> bool:
+        """Return whether it takes calls."""
+        return self.until() <= now_ns and self.probes < PROBES_MAX
+
+    def was_heard(self, waited_ns: float, now_ns: int) -> bool:
+        """Return whether it brought bytes in the second half of a wait."""
+        return self.heard_ns > now_ns - waited_ns / 2
+
+
+@attrs.define
+class _Client:
+    """A client: until when servers are left alone for it, and until when it asks others rather; the server that
+    answered it last and when; its retries, in hundredths."""
+
+    limited: dict[int, int] = attrs.field(factory=dict)
+    doubted: dict[int, int] = attrs.field(factory=dict)
+    worked: int = -1
+    worked_ns: int = 0
+    saved: int = SAVED * 100
+
 
 class ServerHealth:
     """The servers of an account by their places, and the clients at each.  O(servers) a failure, O(1) an answer."""
@@ -61,9 +102,7 @@ class ServerHealth:
     def __init__(self, limits: LimitConfig) -> None:
         self.limits = limits
         self._servers: dict[int, _State] = {}
-        self._worked: dict[Hashable, tuple[int, int]] = {}
-        self._limited: dict[Hashable, dict[int, int]] = {}
-        self._doubted: dict[Hashable, dict[int, int]] = {}
+        self._clients: defaultdict[Hashable, _Client] = defaultdict(_Client)
 
     def join(self, place: int) -> None:
         """Begin with a server of which nothing is known."""
@@ -72,64 +111,60 @@ class ServerHealth:
     def part(self, place: int) -> None:
         """Forget a server."""
         self._servers.pop(place, None)
-        self._worked = {client: last for client, last in self._worked.items() if last[0] != place}
-        for places in (*self._limited.values(), *self._doubted.values()):
-            places.pop(place, None)
+        for each in self._clients.values():
+            each.limited.pop(place, None)
+            each.doubted.pop(place, None)
+            each.worked = -1 if each.worked == place else each.worked
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
     def heard(self, place: int, now_ns: int) -> None:
         """Take in that the server brought bytes of an answer."""
-        state = self._servers.get(place)
-        if state is not None:
-            state.heard_ns = now_ns
+        if place in self._servers:
+            self._servers[place].heard_ns = now_ns
 
     def worked(self, place: int, client: Hashable, now_ns: int) -> None:
         """Take in that the server answered a call of the client."""
-        self._worked[client] = (place, now_ns)
+        found = self._clients[client]
+        found.worked, found.worked_ns = place, now_ns
+        found.saved = min(found.saved + self.limits.retry_percent, SAVED * 100)
         state = self._servers.get(place)
         if state is not None:
             state.row.clear()
             state.trial = False
             state.heard_ns = now_ns
-        for doubted in self._doubted.pop(client, {}):
-            if doubted != place:
-                self._judge(doubted, self._servers[doubted], now_ns)
+        doubted, found.doubted = found.doubted, {}
+        for each in doubted.keys() - {place}:
+            self._judge(self._servers[each], each, now_ns)
 
-    def failed(
-        self,
-        place: int,
-        client: Hashable,
-        why: Why,
-        now_ns: int,
-        *,
-        message: str = "",
-        retry_after_seconds: float | None = None,
-        waited_ns: int = 0,
-    ) -> None:
-        """Take in that the server failed a call of the client, which waited so long for it if it was late."""
-        state = self._servers.get(place)
-        if state is None or why == "ours" or (why == "late" and self._was_heard(state, waited_ns, now_ns)):
+    def failed(self, place: int, client: Hashable, failure: Failure, now_ns: int) -> None:
+        """Take in that the server failed a call of the client."""
+        state, why = self._servers.get(place), failure.why
+        if state is None or why == "ours":
             return
-        state.why = message or why
+        if why == "late" and state.was_heard(failure.waited_seconds * _SECOND, now_ns):
+            return
+        state.why = failure.message or why
+        told_ns, rest_ns = now_ns + self._rest_ns(failure.retry_after_seconds), now_ns + self._rest_ns(None)
         if why in ("busy", "limited"):
-            self._limited.setdefault(client, {})[place] = now_ns + self._rest_ns(retry_after_seconds)
+            self._clients[client].limited[place] = told_ns
         if why == "full":
-            state.full_until_ns = now_ns + self._rest_ns(retry_after_seconds)
+            state.full_until_ns = told_ns
         elif why == "refused":
-            state.gone_until_ns = now_ns + self._rest_ns(None)
+            state.gone_until_ns = rest_ns
             state.trial = True
         elif why in _COUNTED:
+            most = self.limits.failures
             if not state.row:
                 state.since_ns = now_ns
-            state.row = [*state.row[1 - self.limits.failures :], client] if self.limits.failures > 1 else [client]
-            if not self._judge(place, state, now_ns) and len(state.row) >= self.limits.failures:
-                self._doubted.setdefault(client, {})[place] = now_ns + self._rest_ns(None)
+            state.row = [*state.row, client][-most:]
+            if not self._judge(state, place, now_ns) and len(state.row) >= most:
+                self._clients[client].doubted[place] = rest_ns
 
-    def probed(self, place: int, failure: str | None, now_ns: int, *, waited_ns: int | None = None) -> None:
+    def probed(self, place: int, failure: str | None, now_ns: int, *, waited_seconds: float | None = None) -> None:
         """Take in how the server's health path answered: well (None), or not, or not in the time that it was given."""
         state = self._servers.get(place)
-        if state is None or (waited_ns is not None and self._was_heard(state, waited_ns, now_ns)):
+        if state is None or (waited_seconds is not None and state.was_heard(waited_seconds * _SECOND, now_ns)):
             return
         if failure is None:
             state.probes = state.gone_until_ns = 0
@@ -138,54 +173,44 @@ class ServerHealth:
             state.why = failure
             state.trial |= state.probes >= PROBES_MAX
 
-    @staticmethod
-    def _was_heard(state: _State, waited_ns: int, now_ns: int) -> bool:
-        return state.heard_ns > now_ns - waited_ns // 2
-
     def _rest_ns(self, seconds: float | None) -> int:
         limits = self.limits
         return int(min(limits.down_seconds if seconds is None else seconds, limits.down_seconds_max) * _SECOND)
 
-    def _judge(self, place: int, state: _State, now_ns: int) -> bool:
-        """Leave a server alone if its row of failures is long enough, and its own; returns whether it is."""
-        guilty = len(state.row) >= self.limits.failures and self._is_the_servers(place, state)
-        if guilty:
-            self._leave_alone(state, now_ns)
-        return guilty
-
-    def _is_the_servers(self, place: int, state: _State) -> bool:
-        """Return whether a row of failures is the server's own: of several clients, or of one answered elsewhere."""
-        first, *others = state.row
-        if any(client != first for client in others):
-            return True
-        elsewhere, at_ns = self._worked.get(first, (place, 0))
-        return elsewhere != place and at_ns >= state.since_ns
-
-    def _leave_alone(self, state: _State, now_ns: int) -> None:
+    def _judge(self, state: _State, place: int, now_ns: int) -> bool:
+        """Leave a server alone if its row of failures is long enough and its own, of several clients or of one that was
+        answered elsewhere; returns whether it is."""
+        client = self._clients[state.row[0]] if state.row else _Client()
+        elsewhere = client.worked not in (-1, place) and client.worked_ns >= state.since_ns
+        if len(state.row) < self.limits.failures or not (elsewhere or len(set(state.row)) > 1):
+            return False
         limits, states = self.limits, self._servers.values()
         most = max(len(states) * limits.down_percent // 100, 1 if limits.down_percent else 0)
-        resting = sum(each.until_ns > now_ns for each in states)
-        if state.until_ns > now_ns or resting >= most:
-            return
-        if not any(self._is_up(each, now_ns) for each in states if each is not state):
-            return
-        base_ns = self._rest_ns(None)
-        state.rests = max(state.rests - max(now_ns - state.until_ns, 0) // max(base_ns, 1), 0)
-        longest_ns = int(limits.down_seconds_max * _SECOND)
-        state.until_ns = now_ns + min(base_ns << min(state.rests, 40), longest_ns)
-        state.rests += 1
-        # The first failure on trial leaves it alone anew.
-        state.row = state.row[1:]
-        state.trial = True
+        others_up = any(each.is_up(now_ns) for each in states if each is not state)
+        if state.until_ns <= now_ns and sum(each.until_ns > now_ns for each in states) < most and others_up:
+            base_ns = self._rest_ns(None)
+            state.rests = max(state.rests - (now_ns - state.until_ns) // max(base_ns, 1), 0)
+            longest_ns = int(limits.down_seconds_max * _SECOND)
+            state.until_ns = now_ns + min(base_ns << min(state.rests, 40), longest_ns)
+            state.rests += 1
+            # The first failure on trial leaves it alone anew.
+            state.row = state.row[1:]
+            state.trial = True
+        return True
 
     # --- what follows -----------------------------------------------------------------------------------------------
 
+    def may_retry(self, client: Hashable) -> bool:
+        """Return whether the client may try again, and take that from its retries."""
+        found = self._clients[client]
+        if found.saved < 100 or not self.limits.retry_percent:
+            return False
+        found.saved -= 100
+        return True
+
     def up(self, place: int, now_ns: int) -> bool:
         """Return whether the server takes calls."""
-        return self._is_up(self._servers[place], now_ns)
-
-    def _is_up(self, state: _State, now_ns: int) -> bool:
-        return state.until() <= now_ns and state.probes < PROBES_MAX
+        return self._servers[place].is_up(now_ns)
 
     def hangs(self, place: int) -> bool:
         """Return whether its health path does not answer, so that calls without a byte of an answer wait in vain."""
@@ -197,11 +222,13 @@ class ServerHealth:
 
     def limited(self, client: Hashable, now_ns: int) -> dict[int, int]:
         """Return the servers that are left alone for this client, and until when."""
-        return _lasting(self._limited, client, now_ns)
+        return {place: until for place, until in self._clients[client].limited.items() if until > now_ns}
 
     def doubted(self, client: Hashable, now_ns: int) -> dict[int, int]:
         """Return the servers that failed this client alone, and until when others are asked rather."""
-        return _lasting(self._doubted, client, now_ns)
+        found = self._clients[client]
+        found.doubted = {place: until for place, until in found.doubted.items() if until > now_ns}
+        return found.doubted
 
     def next_ns(self, now_ns: int) -> int | None:
         """Return when a server is up again by time alone; None: none is left alone."""
@@ -211,25 +238,28 @@ class ServerHealth:
     def status(self, place: int, now_ns: int) -> dict[str, object]:
         """Return a server's state as plain JSON values."""
         state = self._servers[place]
-        up = self._is_up(state, now_ns)
-        rest_ns = state.until() - now_ns
         return {
-            "up": up,
-            "on_trial": up and state.trial,
+            "up": state.is_up(now_ns),
+            "on_trial": state.is_up(now_ns) and state.trial,
             "failures_in_a_row": len(state.row),
-            "left_alone_seconds": max(rest_ns, 0) // _SECOND,
+            "left_alone_seconds": max(state.until() - now_ns, 0) // _SECOND,
             "last_failure": state.why,
         }
 
 
-def _lasting(times: dict[Hashable, dict[int, int]], client: Hashable, now_ns: int) -> dict[int, int]:
-    """Return the places of a client whose time is not over; the others are forgotten."""
-    places = times.get(client)
-    if places is None:
-        return {}
-    places = {place: until for place, until in places.items() if until > now_ns}
-    if places:
-        times[client] = places
-    else:
-        del times[client]
-    return places
+def retry_after_seconds(value: str | None, now: datetime | None = None) -> float | None:
+    """Return the seconds that a `Retry-After` says, as a number or a date; None for what is neither.
+
+    >>> retry_after_seconds("7"), retry_after_seconds("soon")
+    (7.0, None)
+    """
+    try:
+        seconds = float(value or "")
+    except ValueError:
+        try:
+            when = parsedate_to_datetime(value or "")
+            when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        except (ValueError, OverflowError):
+            return None
+        seconds = (when - (now or datetime.now(UTC))).total_seconds()
+    return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -10,7 +10,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterable, Sequence
-from typing import Literal
 from urllib.parse import urlsplit
 
 import attrs
@@ -18,9 +17,6 @@ import msgspec
 
 from fairsched.engines.gateway.config import ServerConfig, TlsFiles
 from fairsched.engines.gateway.tls import server_context
-
-Why = Literal["refused", "busy", "full", "limited", "failed", "lost", "error", "late", "ours"]
-"""Why a server gave no answer that works (`servers.health`)."""
 
 
 class Upstream(msgspec.Struct, frozen=True):

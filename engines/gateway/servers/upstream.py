@@ -17,9 +17,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from fairsched.engines.gateway.operations import REQUEST_ID, told_headers
+from fairsched.engines.gateway.servers.health import Failure, Why, retry_after_seconds
 from fairsched.engines.gateway.servers.probes import is_our_lack
-from fairsched.engines.gateway.servers.retries import retry_after_seconds
-from fairsched.engines.gateway.servers.target import Upstream, Why
+from fairsched.engines.gateway.servers.target import Upstream
 from fairsched.engines.gateway.servers.watch import Watch
 from fairsched.engines.settings import ConfigError
 
@@ -55,23 +55,13 @@ _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 class ServerFailedError(Exception):
     """The server gave no answer that a caller should see, and nothing of it was passed on.
 
-    `sent`: it may have computed something, since the call was sent; `waited_seconds`: the call waited so long for it.
+    `sent`: it may have computed something, since the call was sent.
     """
 
-    def __init__(
-        self,
-        why: Why,
-        message: str,
-        *,
-        sent: bool,
-        retry_after_seconds: float | None = None,
-        waited_seconds: float = 0.0,
-    ) -> None:
-        super().__init__(message)
-        self.why: Why = why
+    def __init__(self, failure: Failure, *, sent: bool) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
         self.sent = sent
-        self.retry_after_seconds = retry_after_seconds
-        self.waited_seconds = waited_seconds
 
 
 class UnsendableError(ValueError):
@@ -160,15 +150,15 @@ async def open_answer(
         )
     except aiohttp.ClientConnectorError as error:
         why: Why = "ours" if is_our_lack(error) else "refused"
-        raise ServerFailedError(why, f"{type(error).__name__}: {error}", sent=False) from None
+        raise ServerFailedError(Failure(why, f"{type(error).__name__}: {error}"), sent=False) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, OSError) as error:
-        raise ServerFailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
+        raise ServerFailedError(Failure("lost", f"{type(error).__name__}: {error}"), sent=True) from None
     except ConfigError as error:
-        raise ServerFailedError("failed", str(error), sent=False) from None
+        raise ServerFailedError(Failure("failed", str(error)), sent=False) from None
     except (aiohttp.InvalidURL, ValueError) as error:
         raise UnsendableError("the call cannot be forwarded: its query or a header is none of HTTP") from error
     except aiohttp.ClientError as error:
-        raise ServerFailedError("failed", f"{type(error).__name__}: {error}", sent=True) from None
+        raise ServerFailedError(Failure("failed", f"{type(error).__name__}: {error}"), sent=True) from None
     try:
         answer = await _begun(response, upstream)
         watch.passed = True
@@ -219,14 +209,14 @@ async def _begun(response: aiohttp.ClientResponse, upstream: Upstream) -> Server
         own: Why = "limited" if upstream.api_key is None else "full"
         why: Why = own if status == 429 else "busy"
         again = retry_after_seconds(response.headers.get("Retry-After"))
-        raise ServerFailedError(why, f"HTTP {status}", sent=False, retry_after_seconds=again)
+        raise ServerFailedError(Failure(why, f"HTTP {status}", again), sent=False)
     if status == 502 or 300 <= status < 400:
         # Where a server sends its callers is no place for those of a gateway.
-        raise ServerFailedError("failed", f"HTTP {status}", sent=True)
+        raise ServerFailedError(Failure("failed", f"HTTP {status}"), sent=True)
     try:
         first = await response.content.readany()
     except (aiohttp.ClientError, OSError) as error:
-        raise ServerFailedError("lost", f"{type(error).__name__}: {error}", sent=True) from None
+        raise ServerFailedError(Failure("lost", f"{type(error).__name__}: {error}"), sent=True) from None
     streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
     dropped = _named(response.headers.items()) | _THEIRS
     kept = [(key, value) for key, value in response.headers.items() if key.lower() not in dropped]

@@ -1,5 +1,6 @@
 """Servers that fail, come and go, without a clock: when one is left alone, for whom, and what may be tried again."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -9,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.gateway.config import LimitConfig, ServerConfig
-from fairsched.engines.gateway.servers.health import PROBES_MAX, ServerHealth
-from fairsched.engines.gateway.servers.retries import SAVED, RetryBudget, retry_after_seconds
-from fairsched.engines.gateway.servers.target import MISSED_MAX, Servers, ServerTarget, Upstream, Why
+from fairsched.engines.gateway.servers.health import PROBES_MAX, SAVED, Failure, ServerHealth, Why, retry_after_seconds
+from fairsched.engines.gateway.servers.target import MISSED_MAX, Servers, ServerTarget, Upstream
 
 SECOND = 10**9
 COUNTED: list[Why] = ["busy", "failed", "lost", "error", "late"]
@@ -24,6 +24,11 @@ def health(servers: int = 3, **limits: Any) -> ServerHealth:
     for place in range(servers):
         made.join(place)
     return made
+
+
+def fail(made: ServerHealth, place: int, client: object, why: Why, now_ns: int, **more: Any) -> None:
+    """The server fails a call of the client."""
+    made.failed(place, client, Failure(why, **more), now_ns)
 
 
 def ups(made: ServerHealth, servers: int, now_ns: int) -> list[bool]:
@@ -46,7 +51,7 @@ def test_failed_answers_never_take_the_last_server_out(steps: list[Any], servers
         if what == "worked":
             made.worked(place, client, now)
         else:
-            made.failed(place, client, what, now)
+            fail(made, place, client, what, now)
         out = ups(made, servers, now).count(False)
         assert out < servers
         assert out <= max(servers * percent // 100, 1 if percent else 0)
@@ -58,7 +63,7 @@ def test_one_client_whose_calls_fail_everywhere_takes_no_server_out(steps: list[
     made, now = health(4), 1
     for place, why, later in steps:
         now += later
-        made.failed(place, "poison", why, now, retry_after_seconds=60)
+        fail(made, place, "poison", why, now, retry_after_seconds=60)
         assert all(ups(made, 4, now))
         assert made.limited("polite", now) == {}
 
@@ -70,9 +75,9 @@ def test_a_server_that_fails_in_a_row_is_left_alone_for_longer_each_time(why: Wh
     made, now, rests = health(down_seconds_max=8.0), 1, []
     for i in range(3):
         assert made.up(0, now)
-        made.failed(0, "a", why, now + i)
+        fail(made, 0, "a", why, now + i)
         made.worked(1, "a", now + i)
-    made.failed(0, "a", why, now + 3)
+    fail(made, 0, "a", why, now + 3)
     for _ in range(6):
         assert not made.up(0, now + 3)
         until = made.next_ns(now + 3)
@@ -81,7 +86,7 @@ def test_a_server_that_fails_in_a_row_is_left_alone_for_longer_each_time(why: Wh
         now = until
         assert made.up(0, now + 3)
         assert made.on_trial(0)
-        made.failed(0, "a", why, now + 3)
+        fail(made, 0, "a", why, now + 3)
         made.worked(1, "a", now + 3)
     assert rests == [1, 2, 4, 8, 8, 8]
     now += 9 * SECOND
@@ -96,13 +101,13 @@ def test_a_client_that_is_alone_finds_out_which_server_fails() -> None:
         made = health(2)
         for i in range(3):
             assert made.doubted("a", i + 1) == {}
-            made.failed(0, "a", "error", i + 1)
+            fail(made, 0, "a", "error", i + 1)
         assert made.doubted("a", 4) == {0: 3 + SECOND}
         assert made.up(0, 4)
         if works:
             made.worked(1, "a", 4)
         else:
-            made.failed(1, "a", "error", 4)
+            fail(made, 1, "a", "error", 4)
         assert ups(made, 2, 5) == [not works, True]
         assert made.doubted("a", 5 + SECOND) == {}
 
@@ -112,14 +117,14 @@ def test_a_server_that_works_again_is_left_alone_as_shortly_as_at_first() -> Non
     made, now = health(), 1
     for _ in range(4):
         for client in "abc":
-            made.failed(0, client, "failed", now)
+            fail(made, 0, client, "failed", now)
         until = made.next_ns(now)
         assert until is not None
         now = until
     made.worked(0, "a", now)
     now += 3600 * SECOND
     for client in "abc":
-        made.failed(0, client, "failed", now)
+        fail(made, 0, client, "failed", now)
     assert made.next_ns(now) == now + SECOND
 
 
@@ -127,7 +132,7 @@ def test_an_answer_that_works_ends_a_row() -> None:
     """Failures now and then leave no server alone."""
     made = health()
     for i in range(100):
-        made.failed(0, i % 7, "failed", i + 1)
+        fail(made, 0, i % 7, "failed", i + 1)
         if i % 2:
             made.worked(0, "a", i + 1)
         assert made.up(0, i + 1)
@@ -136,7 +141,7 @@ def test_an_answer_that_works_ends_a_row() -> None:
 def test_a_server_without_a_connection_is_gone_until_it_answers() -> None:
     """At once, also the last one: calls wait for it.  Its health path brings it back before the time is over."""
     made = health(1, down_seconds=60.0)
-    made.failed(0, "a", "refused", 1, message="no connection")
+    fail(made, 0, "a", "refused", 1, message="no connection")
     assert not made.up(0, 2)
     assert made.status(0, 1)["last_failure"] == "no connection"
     assert made.next_ns(1) == 1 + 60 * SECOND
@@ -163,14 +168,14 @@ def test_a_health_path_that_fails_takes_a_server_out_until_it_answers() -> None:
 def test_a_key_over_its_limit_rests_servers_for_its_client_only() -> None:
     """Until the time that the server said, at most `down_seconds_max`; the gateway's own key is all clients'."""
     made = health(2, down_seconds_max=300.0)
-    made.failed(0, "a", "limited", 1, retry_after_seconds=30)
-    made.failed(1, "a", "limited", 1, retry_after_seconds=10**9)
+    fail(made, 0, "a", "limited", 1, retry_after_seconds=30)
+    fail(made, 1, "a", "limited", 1, retry_after_seconds=10**9)
     assert made.limited("a", 2) == {0: 1 + 30 * SECOND, 1: 1 + 300 * SECOND}
     assert made.limited("b", 2) == {}
     assert ups(made, 2, 2) == [True, True]
     assert made.limited("a", 2 + 30 * SECOND).keys() == {1}
     assert made.limited("a", 2 + 300 * SECOND) == {}
-    made.failed(0, "a", "full", 5, retry_after_seconds=7)
+    fail(made, 0, "a", "full", 5, retry_after_seconds=7)
     made.probed(0, None, 6)
     assert not made.up(0, 6)
     assert made.next_ns(6) == 5 + 7 * SECOND
@@ -181,16 +186,16 @@ def test_a_server_that_answers_others_is_not_late() -> None:
     made, wait = health(2), 10 * SECOND
     for i in range(20):
         made.heard(0, (10 * i + 6) * SECOND)
-        made.failed(0, i, "late", 10 * (i + 1) * SECOND, waited_ns=wait)
-        made.probed(0, "no answer", 10 * (i + 1) * SECOND, waited_ns=wait)
+        fail(made, 0, i, "late", 10 * (i + 1) * SECOND, waited_seconds=wait / SECOND)
+        made.probed(0, "no answer", 10 * (i + 1) * SECOND, waited_seconds=wait / SECOND)
     assert made.up(0, 200 * SECOND)
     made.heard(0, 1001 * SECOND)
     for i in range(3):
-        made.failed(0, i, "late", 1010 * SECOND, waited_ns=wait)
+        fail(made, 0, i, "late", 1010 * SECOND, waited_seconds=wait / SECOND)
     assert not made.up(0, 1010 * SECOND)
     assert not made.hangs(0)
     for _ in range(PROBES_MAX):
-        made.probed(0, "no answer", 1010 * SECOND, waited_ns=wait)
+        made.probed(0, "no answer", 1010 * SECOND, waited_seconds=wait / SECOND)
     assert made.hangs(0)
 
 
@@ -198,9 +203,9 @@ def test_nothing_is_known_of_a_server_that_left() -> None:
     """What comes late of it changes nothing, and a new one at its place begins anew."""
     made = health(2)
     for client in "abc":
-        made.failed(0, client, "failed", 1)
+        fail(made, 0, client, "failed", 1)
     made.part(0)
-    made.failed(0, "a", "refused", 2)
+    fail(made, 0, "a", "refused", 2)
     made.worked(0, "a", 2)
     made.probed(0, "no answer", 2)
     assert made.next_ns(2) is None
@@ -212,33 +217,22 @@ def test_nothing_is_known_of_a_server_that_left() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=600), st.integers(0, 100))
-def test_retries_are_a_share_of_each_clients_calls(steps: list[Any], percent: int) -> None:
+def test_retries_are_a_share_of_each_clients_answered_calls(steps: list[Any], percent: int) -> None:
     """In any stretch a client has those saved up and the share of its calls; another client's retries take none."""
-    budget, alone = RetryBudget(percent), RetryBudget(percent)
-    calls = {"a": 0, "b": 0}
-    retries = {"a": 0, "b": 0}
+    made, alone = health(retry_percent=percent), health(retry_percent=percent)
+    calls, retries = Counter[str](), Counter[str]()
     for client, retry in steps:
         if not retry:
-            budget.called(client)
             calls[client] += 1
-            if client == "a":
-                alone.called(client)
+            for each in (made, alone)[: 1 + (client == "a")]:
+                each.worked(0, client, 1)
             continue
-        allowed = budget.allows(client)
+        allowed = made.may_retry(client)
         retries[client] += allowed
         if client == "a":
-            assert alone.allows(client) == allowed
+            assert alone.may_retry(client) == allowed
     for client in "ab":
         assert retries[client] <= SAVED + calls[client] * percent // 100
-
-
-def test_a_client_that_always_fails_soon_has_its_share_only() -> None:
-    """Of 1,000 calls that all fail, 300 are tried again: the 100 saved up, and a fifth."""
-    budget, retries = RetryBudget(20), 0
-    for _ in range(1000):
-        budget.called("a")
-        retries += budget.allows("a")
-    assert 299 <= retries <= 300
 
 
 def test_when_a_server_wants_to_be_asked_again() -> None:
