@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -32,7 +33,7 @@ READ_BYTES_PER_SECOND = 16 << 20
 REFUSED_COST = 8
 """Bytes that come to no call cost so many times as much."""
 CLIENTS_KEPT = 1 << 12
-ROOM: web.AppKey[Callable[[], bool]] = web.AppKey("room", Callable[[], bool])
+ROOM: web.AppKey[Any] = web.AppKey("room", object)
 """Makes room for a connection where all have calls."""
 
 
@@ -120,13 +121,13 @@ class _Application:
         app.router.add_get("/healthz", self._alive)
         app.router.add_get("/readyz", self._ready)
         if gateway.config.status:
-            app.router.add_get("/gateway/status", self._status)
-            app.router.add_get("/gateway/usage", self._usage)
+            self._admin("/gateway/status", gateway.status)
+            self._admin("/gateway/usage", gateway.account.usage)
         if gateway.config.admin:
             app.router.add_post("/gateway/weights", self._weigh)
             app.router.add_post("/gateway/drain", self._drain)
         if gateway.config.metrics:
-            app.router.add_get("/metrics", self._metrics)
+            self._admin("/metrics", gateway.metrics)
 
     def _add(self, method: str, path: str, handler: Handler) -> None:
         for each in (path, f"{path}/"):
@@ -241,18 +242,16 @@ class _Application:
         why = self._gateway.unready()
         return _json({"ready": not why, "why": why}, 503 if why else 200)
 
-    async def _status(self, request: web.Request) -> web.Response:
-        self._gateway.names.check_admin(request.headers)
-        return _json(await self._gateway.status())
+    def _admin(self, path: str, told: Callable[[], Awaitable[object]]) -> None:
+        """Serve what is told to callers with an admin key."""
 
-    async def _usage(self, request: web.Request) -> web.Response:
-        self._gateway.names.check_admin(request.headers)
-        return _json(await self._gateway.account.usage())
+        async def tell(request: web.Request) -> web.Response:
+            self._gateway.names.check_admin(request.headers)
+            found = await told()
+            headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            return web.Response(body=found, headers=headers) if isinstance(found, bytes) else _json(found)
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        self._gateway.names.check_admin(request.headers)
-        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(body=await self._gateway.metrics(), headers=headers)
+        self.app.router.add_get(path, tell)
 
     async def _weigh(self, request: web.Request) -> web.Response:
         self._gateway.names.check_admin(request.headers)

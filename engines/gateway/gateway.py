@@ -310,8 +310,7 @@ class _Try:
             async with (
                 servers.Watch(gateway.watches, server, streams=call.streams) as watch,
                 servers.open_answer(
-                    *(gateway.http, placed.upstream, watch),
-                    *("POST", call.endpoint.path, _query(request), headers, self._body()),
+                    gateway.http, placed.upstream, watch, call.endpoint.path, _query(request), headers, self._body()
                 ) as answer,
             ):
                 self._streams = answer.streams

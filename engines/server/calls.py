@@ -12,9 +12,10 @@ from uuid import uuid4
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.openai import CallError, document_of, flag, number, shown, table, whole
+from fairsched.engines.gateway.openai import CallError, shown
 from fairsched.engines.server.text import Message, Tokenizer
 from fairsched.engines.serving import Document, Sampling
+from fairsched.model.request import TOKENS_MAX
 
 COMPLETION_TOKENS = 16
 """Output of a completion that names no most: OpenAI's default."""
@@ -108,7 +109,7 @@ class CallReader:
     def read(self, raw: bytes, *, chat: bool) -> CompletionCall:
         """Return the call in a body.  Raises `CallError` (400, or 404 for another model)."""
         try:
-            document = {key: value for key, value in document_of(raw).items() if value is not None}
+            document = {key: value for key, value in _document_of(raw).items() if value is not None}
             call = self._call(document, chat)
             _check_rest(document, ("messages",) if chat else ("prompt",))
             return call
@@ -121,28 +122,28 @@ class CallReader:
             message = f"there is no model {shown(model)}; this server has {self.model}"
             raise CallError(404, message, code="model_not_found")
         prompts = [self._chat(document)] if chat else self._prompts(document)
-        n = whole(document, "n", most=CHOICES_MAX) or 1
+        n = _whole(document, "n", most=CHOICES_MAX) or 1
         if len(prompts) * n > CHOICES_MAX:
             raise ValueError(f"{len(prompts)} prompts times n = {n} are more than {CHOICES_MAX} outputs")
-        options = table(document, "stream_options", ("include_usage", "continuous_usage_stats"))
-        stream = flag(document, "stream")
+        options = _table(document, "stream_options", ("include_usage", "continuous_usage_stats"))
+        stream = _flag(document, "stream")
         if options and not stream:
             raise ValueError("stream_options are for calls with stream = true")
-        ignore_end = flag(document, "ignore_eos")
-        temperature = number(document, "temperature", 0.0, 2.0)
+        ignore_end = _flag(document, "ignore_eos")
+        temperature = _number(document, "temperature", 0.0, 2.0)
         return CompletionCall(
             prompts=tuple(map(tuple, prompts)),
             max_tokens=self._max_tokens(document, prompts, chat),
             n=n,
             temperature=1.0 if temperature is None else temperature,
-            top_k=max(whole(document, "top_k", least=-1) or 0, 0),
-            seed=whole(document, "seed", least=-_INT64, most=_INT64 - 1),
+            top_k=max(_whole(document, "top_k", least=-1) or 0, 0),
+            seed=_whole(document, "seed", least=-_INT64, most=_INT64 - 1),
             stop_tokens=(frozenset() if ignore_end else self.stop_tokens)
             | self._ids(document.get("stop_token_ids", [])),
             stops=_stops(document.get("stop", [])),
             stream=stream,
-            include_usage=flag(options, "include_usage"),
-            continuous_usage=flag(options, "continuous_usage_stats"),
+            include_usage=_flag(options, "include_usage"),
+            continuous_usage=_flag(options, "continuous_usage_stats"),
             chat=chat,
         )
 
@@ -188,7 +189,7 @@ class CallReader:
 
     def _max_tokens(self, document: dict[str, Any], prompts: Sequence[Sequence[int]], chat: bool) -> tuple[int, ...]:
         """Return each prompt's most output tokens: as declared, else what the context has left for a chat."""
-        declared = [whole(document, key) for key in ("max_completion_tokens", "max_tokens") if key in document]
+        declared = [_whole(document, key) for key in ("max_completion_tokens", "max_tokens") if key in document]
         found = []
         for prompt in prompts:
             left = self.context_tokens - len(prompt)
@@ -330,3 +331,74 @@ class AnswerWriter:
         if self._call.include_usage:
             document["usage"] = self.usage() if self._call.continuous_usage else None
         return b"data: " + encode(document) + b"\n\n"
+
+
+# --- fields ---------------------------------------------------------------------------------------------------------
+
+
+class _Value:
+    """A value at the top of a body.  The hook that makes one is called for every field, a second one of a name, too."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+def _document_of(raw: bytes) -> dict[str, object]:
+    """Return the fields of a body, which come once each.  Raises `ValueError`, with a sentence for the caller."""
+    count = 0
+
+    def counted(_: type, value: object) -> _Value:
+        nonlocal count
+        count += 1
+        return _Value(value)
+
+    try:
+        fields = msgspec.json.decode(raw, type=dict[str, _Value], dec_hook=counted)
+    except msgspec.ValidationError:
+        raise ValueError("the body is not a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the body is not JSON: {error}") from None
+    if count != len(fields):
+        raise ValueError("a field of the body comes twice")
+    return {name: each.value for name, each in fields.items()}
+
+
+def _whole(document: Mapping[str, Any], key: str, *, least: int = 1, most: int = TOKENS_MAX) -> int | None:
+    """Return a whole number; None for a field that is not there or null."""
+    value = document.get(key)
+    if value is None:
+        return None
+    if type(value) is not int or not least <= value <= most:
+        limit = f"from {least} to {most}" if most < TOKENS_MAX else f"from {least}"
+        raise ValueError(f"{key} is a whole number {limit}, not {shown(value)}")
+    return value
+
+
+def _number(document: Mapping[str, Any], key: str, least: float, most: float) -> float | None:
+    """Return a number; None for a field that is not there or null."""
+    value = document.get(key)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise ValueError(f"{key} is a number from {least:g} to {most:g}, not {shown(value)}")
+    return float(value)
+
+
+def _flag(document: Mapping[str, Any], key: str) -> bool:
+    """Return a boolean; false for a field that is not there or null."""
+    value = document.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{key} is true or false, not {shown(value)}")
+    return bool(value)
+
+
+def _table(document: Mapping[str, Any], key: str, known: Sequence[str] = ()) -> dict[str, Any]:
+    """Return an object, with some of the `known` keys if there are any; empty for a field that is not there or null."""
+    value = document.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or (known and not value.keys() <= set(known)):
+        raise ValueError(f"{key} is an object{' with ' if known else ''}{' and '.join(known)}, not {shown(value)}")
+    return value

@@ -1,11 +1,10 @@
 """The protocol that callers and servers speak: endpoints, sizes of calls, streams and usage, errors.
 
-Read `endpoints` first: what the gateway serves, as data.  `fields` and
-`calls` read a body, `streams` an answer while it passes,
+Read `endpoints` first: what the gateway serves, as data.  `calls` reads a body, `streams` an answer while it passes,
 `errors` says what a caller sees of a refusal.
 """
 
-from fairsched.engines.gateway.openai.calls import ForwardedCall, Tokenizer, read_call, sized
+from fairsched.engines.gateway.openai.calls import ForwardedCall, Tokenizer, read_call, shown, sized, with_fields
 from fairsched.engines.gateway.openai.endpoints import BY_PATH, GATED, MODELS, Endpoint
 from fairsched.engines.gateway.openai.errors import (
     INSUFFICIENT,
@@ -16,11 +15,10 @@ from fairsched.engines.gateway.openai.errors import (
     preflight_headers,
     said_error,
 )
-from fairsched.engines.gateway.openai.fields import document_of, flag, number, shown, table, whole, with_fields
 from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, usage_of
 
 __all__ = [
     "BY_PATH", "GATED", "INSUFFICIENT", "MODELS", "CallError", "Endpoint", "ForwardedCall", "StreamReader", "Tokenizer",
-    "Usage", "WholeReader", "cors_headers", "document_of", "error_document", "error_event", "flag", "number",
-    "preflight_headers", "read_call", "said_error", "shown", "sized", "table", "usage_of", "whole", "with_fields"
+    "Usage", "WholeReader", "cors_headers", "error_document", "error_event",
+    "preflight_headers", "read_call", "said_error", "shown", "sized", "usage_of", "with_fields"
 ]  # fmt: skip

@@ -15,7 +15,7 @@ Bytes that need no change go on as they came.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -25,7 +25,6 @@ import msgspec
 from fairsched.engines.gateway.config import GatewayConfig, QuotasConfig
 from fairsched.engines.gateway.openai.endpoints import CHAT, COMPLETIONS, Endpoint
 from fairsched.engines.gateway.openai.errors import CallError
-from fairsched.engines.gateway.openai.fields import shown, with_fields
 from fairsched.engines.gateway.openai.streams import StreamReader, WholeReader
 from fairsched.model.request import TOKENS_MAX
 
@@ -226,6 +225,30 @@ def _most(fields: Any, name: str) -> int | None:
     except (ValueError, OverflowError):
         raise ValueError(f"{name} is a whole number from 0 to {TOKENS_MAX}, not {shown(value)}") from None
     return None if number == -1 else number
+
+
+@cache
+def _raws(names: tuple[str, ...]) -> type[Any]:
+    """Return these fields of a body."""
+    return msgspec.defstruct("Raws", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
+
+
+def with_fields(body: bytes, fields: Mapping[str, object]) -> bytes:
+    """Return a JSON object that is not empty with these fields; all other bytes are as they were."""
+    there = _raws(tuple(fields))
+    try:
+        if any(bytes(value) for value in msgspec.structs.astuple(msgspec.json.decode(body, type=there))):
+            known = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            return msgspec.json.encode({**known, **fields})
+    except msgspec.DecodeError:  # pragma: no cover
+        raise ValueError("the body is not a JSON object") from None
+    return body.rstrip()[:-1] + b"," + msgspec.json.encode(fields)[1:]
+
+
+def shown(value: object) -> str:
+    """Return a caller's value for a sentence, and no more than fits into one."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------

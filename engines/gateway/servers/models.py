@@ -54,8 +54,9 @@ class Models:
         """Return what a server lists, to its own key or this one."""
         assert self._http is not None
         headers = {} if upstream.host is None else {"Host": upstream.host}
-        if upstream.api_key is not None or key is not None:
-            headers["Authorization"] = key if upstream.api_key is None else f"Bearer {upstream.api_key}"
+        key = key if upstream.api_key is None else f"Bearer {upstream.api_key}"
+        if key is not None:
+            headers["Authorization"] = key
         with suppress(aiohttp.ClientError, OSError, ConfigError, msgspec.DecodeError, KeyError, RecursionError):
             async with (
                 asyncio.timeout(ANSWER_SECONDS),

@@ -121,7 +121,6 @@ async def open_answer(
     session: aiohttp.ClientSession,
     upstream: Upstream,
     watch: Watch,
-    method: str,
     path: str,
     query: str,
     headers: CIMultiDict[str],
@@ -139,7 +138,7 @@ async def open_answer(
         if upstream.host is not None:
             headers["Host"] = upstream.host
         response = await session.request(
-            method,
+            "POST",
             url,
             headers=headers,
             data=data or None,

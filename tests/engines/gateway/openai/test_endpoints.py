@@ -119,7 +119,7 @@ async def test_what_generates_nothing_is_charged_its_input() -> None:
     for endpoint in GATED:
         if endpoint.generates:
             continue
-        body = {"input": "x" * 400, "text": "x" * 400, "query": "q" * 400, "documents": ["d" * 396]}
+        body: dict[str, Any] = {"input": "x" * 400, "text": "x" * 400, "query": "q" * 400, "documents": ["d" * 396]}
         body |= {"prompt": "x" * 6400, "tokens": [1] * 1600, "system": "x" * 6380, "messages": "x"}
         for answer, prompt in (({"usage": {"prompt_tokens": 30, "total_tokens": 30}}, 30), ({"data": [1] * 99}, None)):
             async with modelled(Model(answer=answer)) as here:
