@@ -154,7 +154,7 @@ class DLPMPrinted(DLPM, name="dlpm-printed", gate=partial(gates.DeficitGate, rej
 class DLPMGlobal(DLPM, name="dlpm-global", gate=gates.GlobalDeficitGate):
     """DLPM with one deficit a client for all workers; on one worker it is DLPM.
 
-    Source: this library (`policies.gates.shared.gate`).  Theorem: clients that wait anywhere differ in charged
+    Source: this library (`policies.gates.shared`).  Theorem: clients that wait anywhere differ in charged
     service by at most 2(Q + m(U - 1)) on m workers, whatever routes their requests (D2-global).
     """
 

@@ -26,47 +26,33 @@ from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESER
 from fairsched.policies.base import Limits
 from fairsched.policies.gates import KernelGate
 from fairsched.verify import events
+from fairsched.verify import logic as v
 from fairsched.verify.fast_paths import PROVED, fast_claims
-from fairsched.verify.logic import (
-    Claim,
-    Clause,
-    Event,
-    Formula,
-    Kind,
-    Need,
-    System,
-    Term,
-    World,
-    Written,
-    implies,
-    one_step,
-    same,
-    spread,
-)
+from fairsched.verify.logic import Clause, World, implies, same, spread
 
 __all__ = [
     "Clause", "FairGate", "Promise", "World", "change", "gap_within", "implies", "of", "same", "service_gap", "spread"
 ]  # fmt: skip
 
-Shares = Callable[[Algebra, World], tuple[Term, Term]]
+Shares = Callable[[Algebra, World], tuple[v.Term, v.Term]]
 """What a unit of service of f, and of g, counts for."""
 
-_OWN = {"queued": Kind.MASK, "was": Kind.MASK, "last": Kind.POINT, "R": Kind.VECTOR, "W": Kind.VECTOR}
+_OWN = {"queued": v.Kind.MASK, "was": v.Kind.MASK, "last": v.Kind.POINT, "R": v.Kind.VECTOR, "W": v.Kind.VECTOR}
 _FITS = (events.NOT_NEGATIVE, events.MORE, events.FITS)
 _RESERVE = Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U))
 
 
-def of(o: Algebra, vector: Term, client: Any) -> Term:
+def of(o: Algebra, vector: v.Term, client: Any) -> v.Term:
     """The vector's value for one client, such as `w.f`."""
     return o.pick(vector, client, 0)
 
 
-def change(o: Algebra, w: World, vector: str, client: Any) -> Term:
+def change(o: Algebra, w: World, vector: str, client: Any) -> v.Term:
     """By how much a vector of the gate has grown for one client since the interval's start."""
     return of(o, getattr(w, vector), client) - of(o, getattr(w, f"{vector}0"), client)
 
 
-def service_gap(o: Algebra, w: World) -> Term:
+def service_gap(o: Algebra, w: World) -> v.Term:
     """W_f - W_g."""
     return of(o, w.W, w.f) - of(o, w.W, w.g)
 
@@ -84,18 +70,18 @@ class Promise:
 
     name: str
     statement: str
-    holds: Formula
+    holds: v.Formula
     during: tuple[Clause, ...] = ()
     backlogged: str = "fg"
     bound: str = ""
-    most: Formula | None = None
+    most: v.Formula | None = None
     shares: Shares | None = None
 
 
 def gap_within(
     name: str,
     statement: str,
-    most: Formula,
+    most: v.Formula,
     during: tuple[Clause, ...] = (),
     *,
     bound: str = "",
@@ -107,7 +93,7 @@ def gap_within(
     costs by weight.  The same terms are what is proved and the number that reports show.
     """
 
-    def holds(o: Algebra, w: World) -> Term:
+    def holds(o: Algebra, w: World) -> v.Term:
         if shares is None:
             return service_gap(o, w) <= most(o, w)
         a, b = shares(o, w)
@@ -180,7 +166,7 @@ class FairGate(KernelGate):
         return worst if len(clients) > 1 else None
 
     @classmethod
-    def shortfall(cls, o: Algebra, w: World) -> Term:
+    def shortfall(cls, o: Algebra, w: World) -> v.Term:
         """How far the gate is from letting in a client: at least 1 while clients wait and none is chosen, and each
         refill lowers it, so that finitely many are enough.
 
@@ -190,7 +176,7 @@ class FairGate(KernelGate):
         return 1 - o.pick(credit, o.argmax(credit, w.queued), 0)
 
     @classmethod
-    def claims(cls) -> tuple[Claim, ...]:
+    def claims(cls) -> tuple[v.Claim, ...]:
         """That `always` is true of every state, that clients which wait are let in, and each promise of an interval."""
         _check(cls)
         name = cls.__name__
@@ -202,7 +188,7 @@ class FairGate(KernelGate):
             (MEM_RESERVE, GATE_RESPECTED),
         )
         kept = (*cls.always, _RESERVE)
-        proofs = [_waiting_only(cls, source), Claim(always, _system(cls, ""), _empty(cls), kept, kept)]
+        proofs = [_waiting_only(cls, source), v.Claim(always, _system(cls, ""), _empty(cls), kept, kept)]
         proofs.append(_progress(cls, source, kept))
         for promise in cls.promises:
             waited = tuple(_waited(client) for client in promise.backlogged)
@@ -220,7 +206,7 @@ class FairGate(KernelGate):
             start = (*kept, *waited, _zero("W"), *map(_as_at_start, cls.state))
             goal = (Clause(promise.statement, promise.holds),)
             system = _system(cls, promise.backlogged, gives_back=True)
-            proofs.append(Claim(theorem, system, start, (*waited, *promise.during), goal, given=kept))
+            proofs.append(v.Claim(theorem, system, start, (*waited, *promise.during), goal, given=kept))
         return (*proofs, *fast_claims(cls))
 
 
@@ -256,55 +242,55 @@ def _waited(client: str) -> Clause:
 
 
 def _empty(gate: type[FairGate]) -> tuple[Clause, ...]:
-    def empty(o: Algebra, w: World) -> Term:
+    def empty(o: Algebra, w: World) -> v.Term:
         left = spread(o.exists(w.last), w.R) if hasattr(w, "last") else False
         return implies(o, w.queued | w.was, False) & same(w.R, 0) & o.where(left, False, True)
 
     return (Clause("no client waits, runs or left", empty), *map(_zero, gate.state))
 
 
-def _waiting_only(gate: type[FairGate], source: str) -> Claim:
+def _waiting_only(gate: type[FairGate], source: str) -> v.Claim:
     """The client that `choose` lets in waits: otherwise there is nothing to admit."""
     of = events.declared(gate)
-    seen = {**dict.fromkeys((*gate.state, *gate.per_weight, *gate.over_weight), Kind.VECTOR), **of.seen}
-    facts = {**seen, **dict.fromkeys(gate.constants, Kind.SCALAR), "queued_now": Kind.MASK, "last": Kind.POINT}
+    seen = {**dict.fromkeys((*gate.state, *gate.per_weight, *gate.over_weight), v.Kind.VECTOR), **of.seen}
+    facts = {**seen, **dict.fromkeys(gate.constants, v.Kind.SCALAR), "queued_now": v.Kind.MASK, "last": v.Kind.POINT}
 
-    def choose(o: Algebra, w: World) -> Written:
+    def choose(o: Algebra, w: World) -> v.Written:
         now = World(**{**vars(w), "queued": w.queued_now})
         return {"queued": w.queued_now, "served": of.call(gate.choose, o, now)}
 
     waits = Clause("who is let in waits", lambda o, w: o.pick(w.queued, w.served, True))
     theorem = Theorem("gate", "only waiting clients are let in", source, ())
-    return one_step(
+    return v.one_step(
         theorem,
         f"{gate.__name__}, its choice",
-        {"queued": Kind.MASK, "served": Kind.POINT},
-        Event("choose", choose, facts, kernels=(gate.choose,)),
+        {"queued": v.Kind.MASK, "served": v.Kind.POINT},
+        v.Event("choose", choose, facts, kernels=(gate.choose,)),
         (waits,),
     )
 
 
-def _progress(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> Claim:
+def _progress(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> v.Claim:
     """Whenever clients wait, one is let in after finitely many refills: a gate that serves nobody is fair to all."""
     system, of = _system(gate, ""), events.declared(gate)
 
-    def waits(o: Algebra, w: World) -> Term:
+    def waits(o: Algebra, w: World) -> v.Term:
         return o.any(w.queued)
 
-    def chosen(o: Algebra, w: World) -> Term:
+    def chosen(o: Algebra, w: World) -> v.Term:
         return o.exists(of.call(gate.choose, o, w, ready=w.queued))
 
-    def lacks(o: Algebra, w: World) -> Term:
+    def lacks(o: Algebra, w: World) -> v.Term:
         return gate.shortfall(o, w)
 
-    def still_lacks(o: Algebra, w: World) -> Term:
+    def still_lacks(o: Algebra, w: World) -> v.Term:
         return gate.shortfall(o, World(**{**vars(w), **of.run("refill", o, w)}))
 
-    def nearer(o: Algebra, w: World) -> Term:
+    def nearer(o: Algebra, w: World) -> v.Term:
         left = (w.lacks >= 1) & (w.still_lacks + 1 <= w.lacks)
         return o.where(w.waits, o.where(w.chosen, True, left), True)
 
-    derived: dict[str, Formula] = {"waits": waits, "chosen": chosen}
+    derived: dict[str, v.Formula] = {"waits": waits, "chosen": chosen}
     if of.kernels["refill"]:
         clause = Clause("a client that waits is let in, or a refill brings that nearer", nearer)
         derived |= {"lacks": lacks, "still_lacks": still_lacks}
@@ -319,42 +305,42 @@ def _progress(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> Cl
     )
     seen = {name: kind for name, kind in of.seen.items() if name != "ready"}
     system = attrs.evolve(system, parameters={**system.parameters, **seen}, derived={**system.derived, **derived})
-    return Claim(theorem, system, _empty(gate), (), (clause,), given=kept)
+    return v.Claim(theorem, system, _empty(gate), (), (clause,), given=kept)
 
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
 
-def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> System:
+def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> v.System:
     """The gate with everything that may happen to it, over an interval in which `backlogged` wait.
 
     With `gives_back` service may be less than what was charged, unless NothingRefunded is assumed.
     """
 
-    at_start = {f"{name}0": Kind.VECTOR for name in gate.state}
-    laws = [Need(lambda o, w: w.U >= 1), Need(lambda o, w: o.exists(w.f) & o.exists(w.g))]
+    at_start = {f"{name}0": v.Kind.VECTOR for name in gate.state}
+    laws = [v.Need(lambda o, w: w.U >= 1), v.Need(lambda o, w: o.exists(w.f) & o.exists(w.g))]
     laws += [events.at_least_one(name) for name in (*gate.constants, *gate.per_weight, *gate.over_weight)]
     of, own = events.declared(gate), dict(_OWN)
     last = of.asks("last") or _speaks_of_last(gate)
     every = events.gate_events(of, _FITS, was=True, last=last)
     if gives_back:
         uncounted = (events.EXISTS, events.NOT_NEGATIVE)
-        cancel = Event("cancel", lambda o, w: {"W": o.bump(w.W, w.p, -w.x)}, events.ONE, uncounted)
+        cancel = v.Event("cancel", lambda o, w: {"W": o.bump(w.W, w.p, -w.x)}, events.ONE, uncounted)
         every += (attrs.evolve(cancel, excluded_by=NOTHING_REFUNDED).also(was=lambda w: w.queued),)
     if not last:
         del own["last"]
-    return System(
+    return v.System(
         gate.__name__,
         parameters={
-            **dict.fromkeys(gate.constants, Kind.SCALAR),
-            **dict.fromkeys((*gate.per_weight, *gate.over_weight), Kind.VECTOR),
-            "U": Kind.VECTOR,
+            **dict.fromkeys(gate.constants, v.Kind.SCALAR),
+            **dict.fromkeys((*gate.per_weight, *gate.over_weight), v.Kind.VECTOR),
+            "U": v.Kind.VECTOR,
             **at_start,
-            "f": Kind.POINT,
-            "g": Kind.POINT,
+            "f": v.Kind.POINT,
+            "g": v.Kind.POINT,
         },
         laws=tuple(laws),
-        fields={**dict.fromkeys(gate.state, Kind.VECTOR), **own},
+        fields={**dict.fromkeys(gate.state, v.Kind.VECTOR), **own},
         events=tuple(event.with_needs(*map(events.waits, backlogged)) for event in every),
         derived={"idle": lambda o, w: spread(o.none(w.queued), w.R)},
     )

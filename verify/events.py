@@ -17,7 +17,6 @@ from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESER
 from fairsched.policies.gates import EVENTS, Kernel, KernelGate, call, parameters
 from fairsched.verify import logic as v
 
-POINT = {"p": v.POINT}
 ONE = {"p": v.POINT, "x": v.SCALAR}
 EXISTS = v.Need(lambda o, w: o.exists(w.p))
 WAITS = v.Need(lambda o, w: o.pick(w.queued, w.p, True))
@@ -25,12 +24,39 @@ AWAY = v.Need(lambda o, w: o.where(o.pick(w.queued, w.p, False), False, True))
 NOT_NEGATIVE = v.Need(lambda o, w: w.x >= 0)
 MORE = v.Need(lambda o, w: w.r >= 0)
 """Of an admission: what may be charged later."""
-RESERVED = (NOT_NEGATIVE, v.Need(lambda o, w: w.x <= o.pick(w.R, w.p, 0), MEM_RESERVE))
 DECODED = (v.Need(lambda o, w: w.d >= 0), v.Need(lambda o, w: w.d <= w.R, MEM_RESERVE))
-WAS_CHARGED = v.Need(lambda o, w: w.x <= o.pick(w.K, w.p, 0))
-"""Of a refund: only what was charged is given back."""
+P = ("p",)
+"""Where an event of one client is counted: at the client itself, in a tree also at the groups that it is in."""
 
-_CHOOSING = {"score": v.VECTOR, "ready": v.MASK, "lot": v.VECTOR}
+
+def at_each(nodes: tuple[str, ...], holds: Callable[[Algebra, v.World, v.Term], v.Term]) -> v.Formula:
+    """Return that something holds of each of these points."""
+
+    def each(o: Algebra, w: v.World) -> v.Term:
+        first, *others = (holds(o, w, getattr(w, node)) for node in nodes)
+        for other in others:
+            first = first & other
+        return first
+
+    return each
+
+
+def _at_most(nodes: tuple[str, ...], ghost: str) -> v.Formula:
+    return at_each(nodes, lambda o, w, p: w.x <= o.pick(getattr(w, ghost), p, 0 if p is w.p else w.x))
+
+
+def counted(o: Algebra, w: v.World, vector: v.Term, amount: v.Term, nodes: tuple[str, ...] = P) -> v.Term:
+    """Return a vector with an amount more at each of these points."""
+    for node in nodes:
+        vector = o.bump(vector, getattr(w, node), amount)
+    return vector
+
+
+def reserved_at(*nodes: str) -> tuple[v.Need, v.Need]:
+    """Return the needs of what is charged or released later: it was reserved."""
+    return NOT_NEGATIVE, v.Need(
+        at_each(nodes, lambda o, w, p: w.x <= o.pick(w.R, p, 0 if p is w.p else w.x)), MEM_RESERVE
+    )
 
 
 def charge_fits(charged: Any, reserved: Any, more: Any, most: Any) -> Any:
@@ -38,8 +64,33 @@ def charge_fits(charged: Any, reserved: Any, more: Any, most: Any) -> Any:
     return charged + reserved + more <= most
 
 
-FITS = v.Need(lambda o, w: charge_fits(w.x, o.pick(w.R, w.p, 0), w.r, o.pick(w.U, w.p, w.x + w.r)), MEM_RESERVE)
-"""Of an admission: what is charged now and what may be later is at most U."""
+def fits_at(*nodes: str) -> v.Need:
+    """Return the need of an admission: what is charged now and what may be later is at most U."""
+
+    def fits(o: Algebra, w: v.World, p: v.Term) -> v.Term:
+        return charge_fits(w.x, o.pick(w.R, p, 0), w.r, o.pick(w.U, p, w.x + w.r))
+
+    return v.Need(at_each(nodes, fits), MEM_RESERVE)
+
+
+def part_comes_back(*nodes: str) -> tuple[v.Need, v.Need]:
+    """Return the needs of a charge x: k of it will be given back, and B is the most that is so at one time."""
+
+    def within(o: Algebra, w: v.World, p: v.Term) -> v.Term:
+        return o.pick(w.K, p, 0) + w.k <= o.pick(w.back, p, w.k)
+
+    return v.Need(lambda o, w: (w.k >= 0) & (w.k <= w.x)), v.Need(at_each(nodes, within))
+
+
+def was_charged_at(*nodes: str) -> v.Need:
+    """Return the need of a refund: only what was charged is given back."""
+    return v.Need(_at_most(nodes, "K"))
+
+
+RESERVED, FITS = reserved_at("p"), fits_at("p")
+PART_COMES_BACK = part_comes_back("p")
+
+_CHOOSING = {"score": v.VECTOR, "ready": v.MASK, "lot": v.VECTOR}
 
 
 def waits(client: str) -> v.Need:
@@ -56,12 +107,13 @@ def at_least_one(name: str) -> v.Need:
 class Declared:
     """A gate's kernels by event and vector, and what proofs call the things that a kernel may ask for.
 
-    What only a proof knows no kernel can ask for.
+    What only a proof knows no kernel can ask for.  `choosing` are other names that a choice has for what it sees.
     """
 
     choose: Kernel
     kernels: Mapping[str, Mapping[str, Kernel]]
     names: Mapping[str, str]
+    choosing: Mapping[str, str] = attrs.field(factory=dict)
 
     def call(self, kernel: Kernel, o: Algebra, w: v.World, **also: Any) -> Any:
         """Return what a kernel makes of what its parameters name."""
@@ -84,7 +136,12 @@ class Declared:
     @property
     def seen(self) -> dict[str, v.Kind]:
         """What a choice sees beside the state: in proofs, anything."""
-        return {name: kind for name, kind in _CHOOSING.items() if name in parameters(self.choose)}
+        beside = {**_CHOOSING, **dict.fromkeys(self.choosing, v.VECTOR)}
+        return {self.choosing.get(name, name): beside[name] for name in parameters(self.choose) if name in beside}
+
+    def choice(self, o: Algebra, w: v.World) -> v.Term:
+        """Return the client that is chosen."""
+        return self.call(self.choose, o, w, **{name: getattr(w, place) for name, place in self.choosing.items()})
 
 
 def declared(gate: type[KernelGate], functions: v.Functions | None = None, **names: str) -> Declared:
@@ -120,19 +177,22 @@ def gate_events(
     otherwise: Otherwise | None = None,
     was: bool = False,
     last: bool = False,
+    nodes: tuple[str, ...] = P,
+    exists: v.Need = EXISTS,
 ) -> tuple[v.Event, ...]:
     """Return everything that may happen to a gate.
 
     An admission of p is charged x, and r more may be charged to it later, within what `fits`.  Of a gate that gives
     back, k of x will be; and of what is computed beyond the plan as well where `settled` says how much.  `reserved`
     are needs of what is charged or released later, `decoded` of outputs.  With `was`, who waited before the last
-    event is remembered, so that an admission may empty a queue; with `last`, whose queue became empty last.
+    event is remembered, so that an admission may empty a queue; with `last`, whose queue became empty last.  Ghosts
+    are counted at these `nodes`, which `exists` says are there.
     """
     refunds, keeps = bool(of.kernels["refund"]), bool(settled)
 
     def charged(o: Algebra, w: v.World, more: v.Term, back: bool) -> v.Written:
-        ghosts = {"R": o.bump(w.R, w.p, more), "W": o.bump(w.W, w.p, w.x)}
-        owed = {"K": o.bump(w.K, w.p, w.k)} if back else {}
+        ghosts = {"R": counted(o, w, w.R, more, nodes), "W": counted(o, w, w.W, w.x, nodes)}
+        owed = {"K": counted(o, w, w.K, w.k, nodes)} if back else {}
         return {**of.run("admit", o, w, charge=w.x), **ghosts, **owed}
 
     def admit(o: Algebra, w: v.World) -> v.Written:
@@ -141,28 +201,28 @@ def gate_events(
     def correct(o: Algebra, w: v.World) -> v.Written:
         return charged(o, w, -w.x, keeps)
 
-    def choose(o: Algebra, w: v.World) -> v.Term:
-        return of.call(of.choose, o, w)
-
     def decode(o: Algebra, w: v.World) -> v.Written:
         return {**of.run("decode", o, w, charge=w.d), "R": w.R - w.d, "W": w.W + w.d}
 
     def refund(o: Algebra, w: v.World) -> v.Written:
         given = of.run("refund", o, w, amount=w.x)
-        return {**given, "K": o.bump(w.K, w.p, -w.x), "W": o.bump(w.W, w.p, -w.x)}
+        return {**given, "K": counted(o, w, w.K, -w.x, nodes), "W": counted(o, w, w.W, -w.x, nodes)}
 
-    amounts, back = v.scalars("x", "r", *(("k",) if refunds else ())), v.scalars("k") if keeps else {}
-    chosen, past = admissions(admit, amounts, fits, choose, of.seen, (of.choose,), of.of("admit"))
-    events = [*queue_events(of, reserved=reserved, otherwise=otherwise, last=last), chosen]
+    one, back = {**dict.fromkeys(nodes, v.POINT), "x": v.SCALAR}, v.scalars("k") if keeps else {}
+    amounts = {name: kind for name, kind in one.items() if name != "p"} | v.scalars("r", *(("k",) if refunds else ()))
+    admitted = (exists, *fits)
+    chosen, past = admissions(admit, amounts, admitted, of.choice, of.seen, (of.choose,), of.of("admit"))
+    queues = queue_events(of, (exists, *reserved), one, nodes, otherwise=otherwise, last=last)
+    events = [*queues, chosen]
     if was:
         events.append(attrs.evolve(_emptying(chosen, last), name="admit the last that waits"))
     events += [
         past,
-        v.Event("correct", correct, {**ONE, **back}, (EXISTS, *reserved, *settled), of.of("admit")),
+        v.Event("correct", correct, {**one, **back}, (exists, *reserved, *settled), of.of("admit")),
         v.Event("decode", decode, {"d": v.VECTOR}, decoded, of.of("decode")),
     ]
     if refunds:
-        events.append(v.Event("refund", refund, ONE, (EXISTS, NOT_NEGATIVE, WAS_CHARGED), of.of("refund")))
+        events.append(v.Event("refund", refund, one, (exists, NOT_NEGATIVE, was_charged_at(*nodes)), of.of("refund")))
     if of.kernels["refill"]:
         events.append(v.Event("refill", lambda o, w: of.run("refill", o, w), kernels=of.of("refill")))
     return tuple(event.also(was=lambda w: w.queued) for event in events) if was else tuple(events)
@@ -179,18 +239,21 @@ def _emptying(event: v.Event, last: bool) -> v.Event:
 
 def queue_events(
     of: Declared,
+    reserved: tuple[v.Need, ...],
+    one: Mapping[str, v.Kind],
+    nodes: tuple[str, ...],
     *,
-    reserved: tuple[v.Need, ...] = RESERVED,
-    otherwise: Otherwise | None = None,
-    last: bool = False,
+    otherwise: Otherwise | None,
+    last: bool,
 ) -> tuple[v.Event, ...]:
-    """Return how clients start and stop to wait, and how requests leave."""
+    """Return how clients start and stop to wait, and how requests leave, of which `reserved` are needs."""
+    point = {"p": v.POINT}
 
     def behind(o: Algebra, w: v.World) -> v.Written:
         return {"queued": o.put(w.queued, w.p, True)}
 
     def released(o: Algebra, w: v.World) -> v.Written:
-        return {"R": o.bump(w.R, w.p, -w.x)}
+        return {"R": counted(o, w, w.R, -w.x, nodes)}
 
     def comes_back(by: Declared, how: str, assumption: Assumption | None) -> tuple[v.Event, ...]:
         def arrive(o: Algebra, w: v.World) -> v.Written:
@@ -201,8 +264,8 @@ def queue_events(
 
         kernels = by.of("join")
         return (
-            v.Event(f"arrive{how}", arrive, POINT, (EXISTS, AWAY), kernels, excluded_by=assumption),
-            v.Event(f"preempt{how}", preempt, ONE, (EXISTS, *reserved, AWAY), kernels, excluded_by=assumption),
+            v.Event(f"arrive{how}", arrive, point, (EXISTS, AWAY), kernels, excluded_by=assumption),
+            v.Event(f"preempt{how}", preempt, one, (*reserved, AWAY), kernels, excluded_by=assumption),
         )
 
     events = comes_back(of, "", None)
@@ -211,10 +274,10 @@ def queue_events(
         events += comes_back(joins, f" {otherwise.how}", otherwise.assumption)
     return (
         *events,
-        v.Event("arrive behind one's own", behind, POINT, (EXISTS, WAITS)),
-        v.Event("leave the queue", lambda o, w: _leaves(o, w, last), POINT, (EXISTS, WAITS)),
-        v.Event("preempt, others of it wait", released, ONE, (EXISTS, *reserved, WAITS)),
-        v.Event("finish", released, ONE, (EXISTS, *reserved)),
+        v.Event("arrive behind one's own", behind, point, (EXISTS, WAITS)),
+        v.Event("leave the queue", lambda o, w: _leaves(o, w, last), point, (EXISTS, WAITS)),
+        v.Event("preempt, others of it wait", released, one, (*reserved, WAITS)),
+        v.Event("finish", released, one, reserved),
     )
 
 
@@ -229,9 +292,8 @@ def admissions(
 ) -> tuple[v.Event, v.Event]:
     """Return that the client which the kernel chooses is admitted, or one past the gate; `amounts` are what is charged
     for it, and `seen` is what the choice sees beside the state."""
-    needs, kernels = (EXISTS, *needs), (*choosing, *charging)
-    past = (*needs, WAITS)
+    kernels, past = (*choosing, *charging), (*needs, WAITS)
     return (
         v.Event("admit", admit, {**amounts, **seen}, needs, kernels, decides=lambda o, w: {"p": choose(o, w)}),
-        v.Event("admit past the gate", admit, {**amounts, **POINT}, past, charging, excluded_by=GATE_RESPECTED),
+        v.Event("admit past the gate", admit, {**amounts, "p": v.POINT}, past, charging, excluded_by=GATE_RESPECTED),
     )

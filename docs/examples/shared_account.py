@@ -1,6 +1,6 @@
 """A client of an account that two gateways share."""
 
-from fairsched.policies.gates import Renewal, SharedAccount, Terms, left, renewed
+from fairsched.policies.gates.leased import Renewal, SharedAccount, Terms, left, renewed
 
 terms, quanta = Terms(lease=4, holders=2), {"f": 4}
 account = SharedAccount(terms)

@@ -92,10 +92,15 @@ def call(kernel: Kernel, seen: Mapping[str, Any], o: Algebra = NUMPY) -> Any:
 # --- compiled calls -------------------------------------------------------------------------------------------------
 
 
-class _Text:
-    """The text of a function that calls kernels, and the names in it."""
+class KernelFault(Exception):
+    """A kernel failed; the message says which, of which gate and where."""
 
-    def __init__(self, places: Mapping[str, str], **names: Any) -> None:
+
+class _Text:
+    """The text of a function that calls kernels of a gate, and the names in it."""
+
+    def __init__(self, gate: str, places: Mapping[str, str], **names: Any) -> None:
+        self.gate = gate
         self.places = places
         self.names = names
 
@@ -112,7 +117,22 @@ class _Text:
     def function(self, arguments: str, *lines: str) -> Any:
         """Return the function of these arguments with these lines."""
         made: dict[str, Any] = {}
-        exec(f"def function({arguments}):\n " + ("\n ".join(lines) or "pass"), self.names, made)
+        kernels = {kernel.__code__ for kernel in self.names.values() if inspect.isfunction(kernel)}
+
+        def told(error: Exception) -> Exception | None:
+            frame = error.__traceback__
+            while frame is not None and frame.tb_frame.f_code not in kernels:
+                frame = frame.tb_next
+            if frame is None or type(error).__module__.startswith("fairsched."):
+                return None
+            code = frame.tb_frame.f_code
+            where = f"{code.co_filename}:{frame.tb_lineno}"
+            return KernelFault(f"gate {self.gate}, {code.co_qualname} ({where}): {type(error).__name__}: {error}")
+
+        body = "".join(f"\n  {line}" for line in lines or ("pass",))
+        fault = "  fault = told(error)\n  if fault is None:\n   raise\n  raise fault from error"
+        text = f"def function({arguments}):\n try:{body}\n except Exception as error:\n{fault}"
+        exec(text, {**self.names, "told": told}, made)
         return made["function"]
 
 
@@ -138,7 +158,7 @@ class Calls:
         shortly = {name: f"common(t.state.{name})" for name in gate.per_weight if o is NUMPY}
 
         def text(places: Mapping[str, str]) -> _Text:
-            return _Text(places, o=o, owned=owned, common=common, each=each, State=gate.state_type)
+            return _Text(type(gate).__name__, places, o=o, owned=owned, common=common, each=each, State=gate.state_type)
 
         def decides(kernel: Kernel | None, **places: str) -> Any:
             of = text({**inside, **places})
@@ -355,6 +375,27 @@ def _within(number: int) -> None:
 
 
 _CALLS: dict[tuple[Any, ...], Calls] = {}
+_STANDS_FOR = {
+    "choose": {"choose", "refill"},
+    "due": {"refill"},
+    "refill": {"refill"},
+    "stays": {"choose", "refill", "decode"},
+    "leads": {"choose", "decode"},
+}
+"""The kernels that each closed form stands for."""
+
+
+def _check_names(gate: "type[KernelGate]") -> None:
+    """Raise `ValueError` for a closed form of nothing, and for a kernel of which it is not said which vector it
+    changes."""
+    known = {"choose", "due", "stays", "leads", *(f"refill_{name}" for name in gate.state)}
+    if unknown := sorted(gate.fast.keys() - known):
+        raise ValueError(f"{gate.__name__}: fast {', '.join(unknown)}: there are only {', '.join(sorted(known))}")
+    bare = [event for event in EVENTS if len(gate.state) > 1 and event in vars(gate)]
+    if bare:
+        each = ", ".join(f"{bare[0]}_{name}" for name in gate.state)
+        raise ValueError(f"{gate.__name__}: which vector does {bare[0]} change? It is called one of {each}")
+
 
 # --- gates ----------------------------------------------------------------------------------------------------------
 
@@ -388,7 +429,8 @@ class KernelGate(BoundedGate[Any]):
     refill at all, and ``refill_q``, all refills at once; ``stays``, for how many steps of `charge` a client's credit
     lasts; ``leads``, for how many steps each other client stays behind, whose number in the vector that `grows` gains
     so much less a step than the chosen client's `own`, and which goes `ahead` of equals.  With `sparse` a charge
-    changes the client that is charged and no other, and so do refunds and weights.
+    changes the client that is charged and no other, and so do refunds and weights.  A subclass with another kernel does
+    not inherit closed forms that stand for its parent's.
     """
 
     name: ClassVar[str] = "kernels"
@@ -420,6 +462,12 @@ class KernelGate(BoundedGate[Any]):
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         own = vars(cls)
+        _check_names(cls)
+        others = {event for event in ("choose", *EVENTS) if own.keys() & {event, *(f"{event}_{n}" for n in cls.state)}}
+        if "fast" not in own and others:
+            cls.fast = {n: kernel for n, kernel in cls.fast.items() if not others & _STANDS_FOR[n.partition("_")[0]]}
+        if "sparse" not in own and others & {"admit", "refund", "decode"}:
+            cls.sparse = False
         if "state_type" not in own and {"state", "masks", "per_weight", "over_weight", "units"} & own.keys():
             fields = [(name, Bools if name in cls.masks else Ints) for name in cls.state]
             fields += [(name, Ints) for name in (*cls.per_weight, *cls.over_weight, "weight")]

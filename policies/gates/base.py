@@ -6,13 +6,12 @@ a short-lived owner of copies of the state's vectors, so that several admissions
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import attrs
 import msgspec
 
-from fairsched.model.algebra import NO_GROUP, NO_SCORE, Bools, Ints
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import Assumption, Theorem
@@ -65,61 +64,12 @@ class AdmissionTransaction(ABC):
 
 
 @runtime_checkable
-class CountsLanded(Protocol):
-    """A gate that lets requests which came with their KV, and hold memory, go before others of their client."""
-
-    def held(self, state: Any, client: int, change: int) -> Any:
-        """The state in which so many more (or fewer) of the client's requests wait that came with their KV."""
-
-
-@runtime_checkable
 class Cautions(Protocol):
     """A gate of which some configurations cost memory or requests."""
 
     def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
         """What this configuration costs on a worker of so much KV, a sentence each; `needs` are the largest numbers of
         tokens that known requests may hold."""
-
-
-@runtime_checkable
-class PausesDebtors(Protocol):
-    """A gate that looks before every step: which clients decode is up to it, and what they owe is settled at once."""
-
-    def settled_up(self, state: Any, heads: Ints) -> Any:
-        """The state after an event, with what is then given or forgiven; `state` itself if nothing is.  O(clients)."""
-
-    def may_decode(self, state: Any) -> Bools:
-        """Which clients may decode in the next step."""
-
-    def debtor(self, state: Any, holds: Bools) -> int:
-        """The client of which a paused request is taken out first, among those that hold some; NO_GROUP if none."""
-
-    def pause_reason(self, state: Any, client: int) -> str:
-        """Why requests of a client were just paused, in words with numbers."""
-
-    def steady_steps(
-        self, state: Any, heads: Ints, clients: Sequence[int], counts: Sequence[int], most: int | None
-    ) -> int | None:
-        """For how many steps, of at most so many (None: any number), the same clients decode, and nothing is given,
-        while `counts[k]` requests of `clients[k]` do; None: until another event."""
-
-
-@cache
-def _able(kind: type, ability: type) -> bool:
-    # Each decision and each event asks, and before Python 3.12 a protocol looks at all of its members every time.
-    return issubclass(kind, ability)
-
-
-def counts_landed(gate: object) -> TypeGuard[CountsLanded]:
-    """Return whether the gate `CountsLanded`, found out once for each class of gates."""
-    kind: type = type(gate)
-    return _able(kind, CountsLanded)
-
-
-def pauses_debtors(gate: object) -> TypeGuard[PausesDebtors]:
-    """Return whether the gate `PausesDebtors`, found out once for each class of gates."""
-    kind: type = type(gate)
-    return _able(kind, PausesDebtors)
 
 
 class Gate(ABC, Generic[GateState]):

@@ -18,21 +18,10 @@ from typing import Any, ClassVar, Literal
 import attrs
 import msgspec
 
+from fairsched.model import theorem as th
 from fairsched.model.algebra import Algebra, Ints, Mask, Point, Scalar, Vector
 from fairsched.model.pricing import multipliers
 from fairsched.model.request import Client
-from fairsched.model.theorem import (
-    BACKLOGGED_DURING,
-    CAPACITY_FLOOR,
-    CHARGES_AT_LEAST_ONE,
-    GATE_RESPECTED,
-    LIFT_ON_JOIN,
-    MEM_RESERVE,
-    MEM_SHARED,
-    NOTHING_REFUNDED,
-    Assumption,
-    Theorem,
-)
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.authoring import Kernel, KernelGate
 from fairsched.policies.gates.base import BoundTerms
@@ -43,7 +32,7 @@ from fairsched.policies.validators import one_of
 # Service is what was charged, less all that was given back.  What may be given back to one client lies in the same
 # memory as what another is charged, so refunds cost the bounds nothing.
 
-_BASE = (MEM_RESERVE, MEM_SHARED, GATE_RESPECTED, LIFT_ON_JOIN)
+_BASE = (th.MEM_RESERVE, th.MEM_SHARED, th.GATE_RESPECTED, th.LIFT_ON_JOIN)
 
 
 def gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_max_g: int) -> int:
@@ -61,76 +50,76 @@ def worker_gap_cost(_quantum_f: int, charge_max_f: int, _quantum_g: int, charge_
     return charge_max_g + max(charge_max_f, charge_max_g)
 
 
-V_43 = Theorem(
+V_43 = th.Theorem(
     "V-4.3",
     "c_i + R_i <= c_j + U_i for every i and every j that waits, whatever is given back",
     "VTC (OSDI'24), lemma 4.3, whose constant is recalled; here for the pessimistic counter and any weights",
     _BASE,
     bound="U_i",
 )
-V_DEBT = Theorem(
+V_DEBT = th.Theorem(
     "V-debt",
     "over any interval c_i grows at least by W_i: no rejoin forgives what was charged",
     "this library; needed wherever one client of a comparison is not backlogged",
 )
-V_44 = Theorem(
+V_44 = th.Theorem(
     "V-4.4",
     "f and g backlogged over [t1, t2): |W_f - W_g| <= 2U",
     "VTC (OSDI'24), theorem 4.4",
-    (*_BASE, BACKLOGGED_DURING),
+    (*_BASE, th.BACKLOGGED_DURING),
     bound="U_f + U_g",
     bound_cost=gap_cost,
 )
 
-V_49 = Theorem(
+V_49 = th.Theorem(
     "V-4.9",
     "f backlogged over [t1, t2), g any client: W_f >= W_g - (U_f + 2 U_g - 1)",
     "VTC (OSDI'24), theorem 4.9, whose constant is recalled as 4U",
-    (*_BASE, CHARGES_AT_LEAST_ONE, BACKLOGGED_DURING),
+    (*_BASE, th.CHARGES_AT_LEAST_ONE, th.BACKLOGGED_DURING),
     bound="U_f + 2 U_g - 1",
     bound_cost=one_sided_gap_cost,
 )
-V_49_WORKER = Theorem(
+V_49_WORKER = th.Theorem(
     "V-4.9-worker",
     "f backlogged over [t1, t2), g any client, all in one worker's memory: W_f >= W_g - (U_g + U) + R_f(t1), U the "
     "largest; so W_g <= U_g + U while f is not let in",
     "VTC (OSDI'24), theorem 4.9, recalled as 4U; new here: 2U, which V-4.4's run attains",
-    (*_BASE, NOTHING_REFUNDED, BACKLOGGED_DURING),
+    (*_BASE, th.NOTHING_REFUNDED, th.BACKLOGGED_DURING),
     bound="U_g + the largest U",
     bound_cost=worker_gap_cost,
 )
-V_CHANGE = Theorem(
+V_CHANGE = th.Theorem(
     "V-change",
     "whatever weights do: c_i + R_i <= c_j + U_i for every j that waits, and |W_f - W_g| <= U_f + U_g for f and g "
     "backlogged, with R and U at the dearest price that the client ever paid, in the finest unit",
     "this library: what survives a change of weights; charges are at the weight of their time",
-    (MEM_RESERVE, GATE_RESPECTED, LIFT_ON_JOIN, NOTHING_REFUNDED, BACKLOGGED_DURING),
+    (th.MEM_RESERVE, th.GATE_RESPECTED, th.LIFT_ON_JOIN, th.NOTHING_REFUNDED, th.BACKLOGGED_DURING),
     bound="U_f + U_g at the lowest weights of the run",
     bound_cost=gap_cost,
 )
-V_411 = Theorem(
+V_411 = th.Theorem(
     "V-4.11",
     "while f waits and is not let in: W_g <= U_f + U_g + R_g(t1) for every other g (without R_g(t1) if g waited at t1; "
     "without U_f if f was lifted at t1 to where no refund takes another that waits), and W_f <= R_f(t1)",
     "VTC (OSDI'24), theorem 4.11, whose constant is recalled: 2 (n - 1) U / a",
-    (*_BASE, BACKLOGGED_DURING),
+    (*_BASE, th.BACKLOGGED_DURING),
     bound="U_f + U_g + R_g(t1)",
 )
-V_411_TIME = Theorem(
+V_411_TIME = th.Theorem(
     "V-4.11-time",
     "a (t2 - t1) <= R_f(t1) + the sum over g other than f of U_f + U_g + R_g(t1), for f waiting and not let in",
     "VTC (OSDI'24), theorem 4.11; V-4.11 summed over any number of clients",
-    (*_BASE, BACKLOGGED_DURING, CAPACITY_FLOOR),
+    (*_BASE, th.BACKLOGGED_DURING, th.CAPACITY_FLOOR),
     bound="R_f(t1) + sum over g of U_f + U_g + R_g(t1)",
 )
 
-V_TOTAL = Theorem(
+V_TOTAL = th.Theorem(
     "V-total",
     "c_i is at most S, all that was ever charged to all clients",
     "this library: a lift copies a counter and adds nothing",
     bound="S",
 )
-V_INT64 = Theorem(
+V_INT64 = th.Theorem(
     "V-int64",
     "with counters of at most 2^61, where the gate ends in an error, and charges of at most 2^60, as all are that is "
     "accepted, every number that a kernel computes is within 2^62",
@@ -138,23 +127,23 @@ V_INT64 = Theorem(
     bound="2^62",
     rests_on=("charge-limit",),
 )
-V_GATE = Theorem(
+V_GATE = th.Theorem(
     "V-gate",
     "the gate admits only a client that waits, none that waits has a smaller counter, and one is admitted if any waits",
     "theorems of the kernel itself: what GateRespected means",
 )
-V_LIFT = Theorem(
+V_LIFT = th.Theorem(
     "V-lift",
     "a client that returns is raised no further than to the lowest that waits or, if none does, to the last that left; "
     "that is its floor",
     "this library: a lift takes from a client what it saved by idling and nothing more; found missing by a mutant",
 )
-V_SUMS = Theorem(
+V_SUMS = th.Theorem(
     "V-sums",
     "outputs of two events, charged one after the other, leave the counters that they leave charged together",
     "this library: a monitor plays what was decoded when the counters are next looked at",
 )
-V_REFUND = Theorem(
+V_REFUND = th.Theorem(
     "V-refund",
     "a refund lowers its client's counter by the amount, or to the level of the client's last lift, and no other",
     "this library; found missing by a mutant",
@@ -266,7 +255,7 @@ class CounterGate(KernelGate):
     follows_weights: ClassVar[bool] = True
     charge_rule: ClassVar[ChargeRule] = "prompt"
     gap_theorems: ClassVar[tuple[str, ...]] = (V_44.id,)
-    theorems: ClassVar[tuple[Theorem, ...]] = (
+    theorems: ClassVar[tuple[th.Theorem, ...]] = (
         *(V_43, V_DEBT, V_44, V_49, V_49_WORKER, V_411, V_411_TIME, V_CHANGE),
         *(V_TOTAL, V_INT64, V_GATE, V_LIFT, V_REFUND, V_SUMS),
     )
@@ -297,8 +286,8 @@ class CounterGate(KernelGate):
         return sum(self._charge_maxima(shares, limits)[-2:])
 
     @property
-    def broken_assumptions(self) -> frozenset[Assumption]:
-        return frozenset({LIFT_ON_JOIN} if self.lift == "none" else ())
+    def broken_assumptions(self) -> frozenset[th.Assumption]:
+        return frozenset({th.LIFT_ON_JOIN} if self.lift == "none" else ())
 
     def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
         shares = multipliers([client.weight for client in clients])

@@ -26,19 +26,9 @@ from typing import Any, ClassVar
 import attrs
 import msgspec
 
+from fairsched.model import theorem as th
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Bools, Ints, Mask, Point, Scalar, Vector
 from fairsched.model.pricing import charge_max_paused, price
-from fairsched.model.theorem import (
-    BACKLOGGED_DURING,
-    BATCH_BOUNDED,
-    EQUAL_QUANTA,
-    EXTEND_AS_PLANNED,
-    GATE_RESPECTED,
-    PAUSES_OBEYED,
-    QUANTUM_POSITIVE,
-    REJOIN_KEEPS_DEBT,
-    Theorem,
-)
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.authoring import common, in_queue
 from fairsched.policies.gates.deficit import (
@@ -81,12 +71,12 @@ def deepest_debtor(o: Algebra, q: Vector, holds: Mask, depth: Scalar) -> Point:
 
 # --- gate: statements -------------------------------------------------------------------------------------------------
 
-_RANGE = (BATCH_BOUNDED, EXTEND_AS_PLANNED, GATE_RESPECTED, PAUSES_OBEYED, QUANTUM_POSITIVE)
-_BASE = (*_RANGE, REJOIN_KEEPS_DEBT)
-_PAIR = (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING)
+_RANGE = (th.BATCH_BOUNDED, th.EXTEND_AS_PLANNED, th.GATE_RESPECTED, th.PAUSES_OBEYED, th.QUANTUM_POSITIVE)
+_BASE = (*_RANGE, th.REJOIN_KEEPS_DEBT)
+_PAIR = (*_BASE, th.EQUAL_QUANTA, th.BACKLOGGED_DURING)
 _SOURCE = "this library: a gate that looks before every step"
 
-D_PAUSE_RANGE = Theorem(
+D_PAUSE_RANGE = th.Theorem(
     "D-pause-range",
     "1 - U <= q_i - R_i and q_i <= Q_i + B_i, whatever the memory, with U = w_q B + w_e L",
     f"{_SOURCE}; D-range, with a batch in place of the memory",
@@ -105,16 +95,16 @@ D_PAUSE_LAG = gap_theorem(
     f"{_SOURCE}; D-4.2, with a batch in place of the memory",
     _PAIR,
 )
-D_PAUSE_WEIGHTED = Theorem(
+D_PAUSE_WEIGHTED = th.Theorem(
     "D-pause-weighted",
     "f and g backlogged over [t1, t2): |Q_g W_f - Q_f W_g| <= Q_g (Q_f + U - 1 + B_f) + Q_f (Q_g + U - 1 + B_g)",
     f"{_SOURCE}; D-weighted, with a batch in place of the memory",
-    (*_BASE, BACKLOGGED_DURING),
+    (*_BASE, th.BACKLOGGED_DURING),
     bound="Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
     bound_cost=weighted_gap_cost,
     per_quantum=True,
 )
-D_PAUSE_DEBT = Theorem(
+D_PAUSE_DEBT = th.Theorem(
     "D-pause-debt",
     "from any deficits, of a gate that forgives nothing too: f and g backlogged over [t1, t2): W_f - W_g <= "
     "2(Q + U - 1) + B_f + B_g + D_g, where D_g is what g owed at t1 beyond U - 1",
@@ -122,24 +112,24 @@ D_PAUSE_DEBT = Theorem(
     _PAIR,
     bound="(Q + U_f - 1) + (Q + U_g - 1) + B_f + B_g + D_g",
 )
-D_PAUSE = Theorem(
+D_PAUSE = th.Theorem(
     "D-pause",
     "a client is paused exactly while it owes P or more, so never in credit; while no client waits no client is, and "
     "what is taken out is of the client that owes most among those that are paused",
     "theorems of the kernel itself: what PausesObeyed means",
 )
-D_PAUSE_PROGRESS = Theorem(
+D_PAUSE_PROGRESS = th.Theorem(
     "D-pause-progress",
     "once settled: if clients wait, one of them has credit, so that it may decode and be let in, and is never taken "
     "out; if none waits, every client that was seen may decode",
     f"{_SOURCE}: no client stands still for ever",
 )
-D_PAUSE_WORK = Theorem(
+D_PAUSE_WORK = th.Theorem(
     "D-pause-work",
     "a client that is paused was charged more than w_e o for outputs since a request of it was last let in, of which o "
     "output tokens were declared and left",
     f"{_SOURCE}: requests are not taken out again and again before they get far",
-    (EXTEND_AS_PLANNED, GATE_RESPECTED, QUANTUM_POSITIVE),
+    (th.EXTEND_AS_PLANNED, th.GATE_RESPECTED, th.QUANTUM_POSITIVE),
     bound="w_e o + 1",
 )
 
@@ -174,7 +164,7 @@ class InBatchGate(DeficitGate):
     state_type: ClassVar[Any] = InBatchState
     kept = ("in_flight", "longest")
     admissions = _InBatchAdmissions
-    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = (D_PAUSE_PROGRESS.id, D_GATE.id)
     gap_theorems: ClassVar[tuple[str, ...]] = (D_PAUSE_WEIGHTED.id,)
 

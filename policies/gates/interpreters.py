@@ -9,7 +9,7 @@ not `sparse`, every event costs O(clients).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import singledispatch
 from math import lcm
 from typing import Any
@@ -26,6 +26,11 @@ from fairsched.policies.gates.shared import GlobalDeficitGate
 ROUNDS_MAX = 64
 """So many rounds of a refill are played one by one; those that are left of more are taken by the closed form, which is
 proved to be the same."""
+
+
+Part = tuple[str, Sequence[Any], Sequence[Any], Any]
+"""A part of both states: its name, one value a client in the gate's state and by the kernels, and the value of clients
+that one of them has not met."""
 
 
 class GateInterpreter(ABC):
@@ -83,6 +88,26 @@ class GateInterpreter(ABC):
         """Whether a client may ever have to stand still."""
         return type(self).may_decode is not GateInterpreter.may_decode
 
+    def parts(self, state: Any) -> Iterator[Part]:
+        """What a gate's state and an interpreter have in common: the simulation relation between a run and its proofs.
+
+        The theorems are about kernels in unbounded integers; a gate keeps vectors of 64 bits, in copies and units of
+        its own.  Where these agree after every event, the run is one of those that the theorems speak about.
+        """
+        raise TypeError(f"{type(self).__name__}: no relation to a state is known")
+
+    def difference(self, state: Any) -> str | None:
+        """Where the gate's state is not the one that the kernels made, in one sentence; None if it is.  O(clients)."""
+        for name, kept, made, unmet in self.parts(state):
+            if list(kept) == list(made):
+                continue
+            for client in range(max(len(kept), len(made))):
+                one, other = (values[client] if client < len(values) else unmet for values in (kept, made))
+                if one != other:
+                    where = f"{name} of client {client} is {one} in the gate's state"
+                    return f"{where}, and its kernels make {other} of the run"
+        return None
+
 
 @singledispatch
 def interpreter(gate: AnyGate) -> GateInterpreter | None:
@@ -100,7 +125,7 @@ def everyone(clients: Sequence[int]) -> ExactVector:
     return ExactVector([True] * len(clients))
 
 
-def refilled(q: ExactVector, queued: ExactVector, known: ExactVector, quantum: ExactVector) -> ExactVector:
+def refilled_in_rounds(q: ExactVector, queued: ExactVector, known: ExactVector, quantum: ExactVector) -> ExactVector:
     """Return the deficits after as many rounds of the kernel as it takes to give a waiting client credit."""
     for _ in range(ROUNDS_MAX):
         if not deficit.refill_due(EXACT, q, queued):
@@ -306,6 +331,25 @@ class DeclaredRules(GateInterpreter):
         self._play("reweigh", sorted(self._changed | {client}) if self.gate.sparse else range(len(self.weight)))
         self._changed.clear()
 
+    def parts(self, state: Any) -> Iterator[Part]:
+        gate, fields = self.gate, state.__struct_fields__
+        for name in gate.state:
+            kept, made = getattr(state, name).tolist(), self.vectors[name]
+            if name in gate.units:
+                # The gate's unit is a multiple of the weights, and so is the interpreter's.
+                kept, made = [value * self.common for value in kept], [value * state.common for value in made]
+            yield name, kept, made, name in gate.masks and False
+        for name, made in gate.weighed(ExactVector(self.weight)).items():
+            yield name, getattr(state, name).tolist(), made, gate.weighed(1)[name]
+        if "weight" in fields:
+            yield "the weight", state.weight.tolist(), self.weight, 1
+        if gate.units:
+            yield "the weight", [state.common // share for share in state.share.tolist()], self.weight, 1
+        if "last" in fields:
+            size = gate.size(state)
+            one, other = ([client == last for client in range(size)] for last in (state.last, self.last))
+            yield "whether it left last", one, other, False
+
 
 class _PausingDeficits(DeclaredRules):
     """The deficit gate inside the batch: a client that owes too much stands still there."""
@@ -329,6 +373,10 @@ class _PausingDeficits(DeclaredRules):
 
     def may_decode(self, client: int) -> bool:
         return bool(self.on((client,), in_batch.may_decode, depth=self.depth)[0])
+
+    def parts(self, state: Any) -> Iterator[Part]:
+        yield from super().parts(state)
+        yield "the debt that pauses", [self.gate.depth(state)], [self.depth], 0
 
 
 class _SharedDeficits(DeclaredRules):
@@ -358,7 +406,11 @@ class _SharedDeficits(DeclaredRules):
         super().give([client for client, waits in enumerate(everywhere) if waits])
         if self.gate.keeps == "work":
             q, quantum = (self._seen(name, waiting, {}) for name in ("q", "quantum"))
-            self.put("q", waiting, refilled(q, everyone(waiting), everyone(waiting), quantum))
+            self.put("q", waiting, refilled_in_rounds(q, everyone(waiting), everyone(waiting), quantum))
+
+    def parts(self, state: Any) -> Iterator[Part]:
+        yield from super().parts(state)
+        yield "the number of workers where it waits", state.places.tolist(), self.places, 0
 
 
 interpreter.register(KernelGate, DeclaredRules)

@@ -153,7 +153,7 @@ class GateGuarantee(Guarantee):
         bound = self.service_gap_bound(_clients(lowest, groups), limits)
         if bound is not None:
             bound = bound * lcm(*now) // lcm(*lowest)
-        return attrs.evolve(promise, gap_bound=bound, lag_bound=None, gap_theorems=(gates.V_CHANGE.id,))
+        return attrs.evolve(promise, gap_bound=bound, lag_bound=None, gap_theorems=(gates.counter.V_CHANGE.id,))
 
     def gate_monitor(self) -> GateMonitor | None:
         """Return a monitor of the gate's kernels; None for a gate whose kernels are not known."""

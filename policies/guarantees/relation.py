@@ -1,7 +1,7 @@
 """A run beside the transition system that is proved about: each event a step of it, and each state the one after.
 
 The kernels are told a worker's events in exact integers (`GateMonitor`), and what a policy keeps after each event is
-compared with what they made (`policies.gates.relation`).  What is promised to running requests, which only a cap asks
+compared with what they made (`GateInterpreter.parts`).  What is promised to running requests, which only a cap asks
 for, is added up here from the events alone.  So a run whose log was replayed under the relation is one of the system's:
 charges, refunds, refills, weights, units, integers of 64 bits and documents of states included.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairsched.model.events import Event
-from fairsched.policies.gates import AnyGate, GateInterpreter, HierarchicalGate, difference
+from fairsched.policies.gates import AnyGate, GateInterpreter, HierarchicalGate
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.promised import PromisedTokens
 
@@ -40,7 +40,7 @@ class KernelRelation:
         if not self._due:
             return None
         self._due = False
-        found = difference(self._rules, state.gate)
+        found = self._rules.difference(state.gate)
         return found if found is not None or self._cap is None else self._over(state.gate)
 
     def _over(self, state: Any) -> str | None:

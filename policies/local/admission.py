@@ -30,7 +30,7 @@ from fairsched.model.request import KEY_BYTES
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
-from fairsched.policies.gates import AdmissionTransaction, AnyGate, OpenGate, counts_landed, pauses_debtors
+from fairsched.policies.gates import AdmissionTransaction, AnyGate, GlobalDeficitGate, InBatchGate, OpenGate
 from fairsched.policies.local.adapters import AdapterSlots
 from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, settled, steps_of
@@ -144,7 +144,7 @@ class Composition:
     @cached_property
     def gate_pauses(self) -> bool:
         """Whether the gate pauses running requests."""
-        return pauses_debtors(self.gate)
+        return isinstance(self.gate, InBatchGate)
 
     @cached_property
     def displaces(self) -> bool:
@@ -166,7 +166,7 @@ class Composition:
     def held_back(self) -> tuple[AdmissionRule, ...]:
         """The rules by which a whole group is passed over."""
         caps = not self.ungated and getattr(self.gate, "in_flight_cap_tokens", 0) is not None
-        return (*((CAP,) if caps else ()), *((LANDED,) if counts_landed(self.gate) else ()))
+        return (*((CAP,) if caps else ()), *((LANDED,) if isinstance(self.gate, GlobalDeficitGate) else ()))
 
     @cached_property
     def rules(self) -> tuple[AdmissionRule, ...]:

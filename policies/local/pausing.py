@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fairsched.model.algebra import NO_GROUP, NUMPY
 from fairsched.model.plan import StepPlan
 from fairsched.model.view import WorkerView
-from fairsched.policies.gates import PausesDebtors, pauses_debtors
+from fairsched.policies.gates import InBatchGate
 from fairsched.policies.local.admission import AdmissionPass, Composition, free_tokens, opened
 from fairsched.policies.local.preemption import freed_tokens
 from fairsched.policies.local.state import AnyLocalState, forgetful, requeued
@@ -35,7 +35,7 @@ def pausing_step(
     The decision of a worker on which those are paused that the gate pauses now, and O(batch) more when that changes.
     """
     gate = policy.gate
-    assert pauses_debtors(gate)
+    assert isinstance(gate, InBatchGate)
     pause, resume = _changes(gate, state, view)
     seen = with_pauses(view, pause, resume) if pause or resume else view
     state = forgetful(state) if pause or view.paused else state
@@ -63,7 +63,7 @@ def pausing_step(
     return (plan if steady == plan.valid_steps else replace(plan, valid_steps=steady)), decided
 
 
-def _changes(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _changes(gate: InBatchGate, state: AnyLocalState, view: WorkerView) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the requests to be paused, in order of admission, and those that go on.  O(clients), O(batch) if there are
     any.
 
@@ -116,7 +116,7 @@ def _made_room(
     O(batch), and a decision for each that is taken out.
     """
     gate = policy.gate
-    assert pauses_debtors(gate)
+    assert isinstance(gate, InBatchGate)
     batch = opened(policy, state, view)
     free = free_tokens(policy, view, batch)
     wanted = AdmissionPass(policy, state, view, batch, free).refused()
@@ -144,12 +144,12 @@ def _made_room(
 def _vacated(policy: Composition, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
     """Return the batch without one paused request, since no other computes anything and none can enter beside it."""
     gate = policy.gate
-    assert pauses_debtors(gate)
+    assert isinstance(gate, InBatchGate)
     victim = _debtors(gate, state, view)[0]
     return StepPlan((victim,)), requeued(policy.order, policy.gate, state, victim, view.decoded_tokens(victim))
 
 
-def _debtors(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> list[int]:
+def _debtors(gate: InBatchGate, state: AnyLocalState, view: WorkerView) -> list[int]:
     """Paused requests in the order in which they are taken out: of the deepest debtor first, its youngest first."""
     held = defaultdict[int, list[int]](list)
     paused = set(view.paused)
@@ -159,7 +159,7 @@ def _debtors(gate: PausesDebtors, state: AnyLocalState, view: WorkerView) -> lis
     return [request_id for client in deepest_first(gate, state, held) for request_id in reversed(held[client])]
 
 
-def deepest_first(gate: PausesDebtors, state: AnyLocalState, clients: Iterable[int]) -> list[int]:
+def deepest_first(gate: InBatchGate, state: AnyLocalState, clients: Iterable[int]) -> list[int]:
     """Return those of the clients that may not decode, the deepest debtor first."""
     holds = np.zeros(len(state.queue.heads), dtype=np.bool_)
     holds[list(clients)] = True

@@ -21,7 +21,7 @@ from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
 from fairsched.policies.batching import Batch, full_steps
-from fairsched.policies.gates import AnyLeasedGate, pauses_debtors
+from fairsched.policies.gates import AnyLeasedGate, InBatchGate
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local import admission as rules
 from fairsched.policies.local import state as states
@@ -355,12 +355,12 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
     def paused_clients(self, state: AnyLocalState, clients: Sequence[int]) -> tuple[int, ...]:
         """Return those of these clients, whose requests run, that may not decode now, the deepest debtor first."""
         gate = self.gate
-        return tuple(deepest_first(gate, state, clients)) if pauses_debtors(gate) else ()
+        return tuple(deepest_first(gate, state, clients)) if isinstance(gate, InBatchGate) else ()
 
     def pause_reason(self, state: AnyLocalState, view: WorkerView, request_id: int) -> str | None:
         """Return why a running request was just paused."""
-        gate = self.gate
-        return gate.pause_reason(state.gate, view.in_flight[request_id].client) if pauses_debtors(gate) else None
+        gate, client = self.gate, view.in_flight[request_id].client
+        return gate.pause_reason(state.gate, client) if isinstance(gate, InBatchGate) else None
 
     def check(self, state: AnyLocalState) -> None:
         """Check every invariant of the gate, the queue and the cache."""

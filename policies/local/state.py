@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
-from fairsched.policies.gates import AnyGate, counts_landed, pauses_debtors
+from fairsched.policies.gates import AnyGate, GlobalDeficitGate, InBatchGate
 from fairsched.policies.local.standings import NOT_KNOWN, Standings
 from fairsched.policies.orders import Order, QueuedRequest, QueueExtension
 from fairsched.policies.orders.abilities import Promotions
@@ -72,7 +72,7 @@ def forgetful(state: AnyLocalState) -> AnyLocalState:
 def settled(gate: AnyGate, state: AnyLocalState) -> AnyLocalState:
     """Return the state after an event, or what stands for one in a decision, in which the gate has given and forgiven
     what is due.  O(clients) under a gate that pauses."""
-    if not pauses_debtors(gate):
+    if not isinstance(gate, InBatchGate):
         return state
     settled = gate.settled_up(state.gate, state.queue.heads)
     return state if settled is state.gate else replace(state, gate=settled)
@@ -82,7 +82,7 @@ def joined(order: Order, gate: AnyGate, state: AnyLocalState, entry: QueuedReque
     """Return the state in which a request waits that did not."""
     client, queue = entry.request.client, state.queue
     after = gate.joined(state.gate, client, queue.heads, client in queue.queues)
-    if entry.kv_tokens and counts_landed(gate):
+    if entry.kv_tokens and isinstance(gate, GlobalDeficitGate):
         after = gate.held(after, client, 1)
     queue = join(queue, order, state.cache, entry, group_of(gate, client))
     return LocalState(after, queue, state.cache, state.flights, state.computing, state.standings)
@@ -93,7 +93,7 @@ def gone(order: Order, gate: AnyGate, state: AnyLocalState, request_id: int, cli
     group = group_of(gate, client)
     queue = leave(state.queue, order, request_id, group, admitted=False)
     after = state.gate if group in queue.queues else gate.left(state.gate, client)
-    if state.queue.entries[request_id].kv_tokens and counts_landed(gate):
+    if state.queue.entries[request_id].kv_tokens and isinstance(gate, GlobalDeficitGate):
         after = gate.held(after, client, -1)
     return LocalState(after, queue, state.cache, state.flights, state.computing, state.standings)
 

@@ -107,17 +107,17 @@ def _same_deficits(
     """Return the state with the new gate's quanta, and what runs counted where the new gate has a cap."""
     quanta = state.quantum // old.quantum * new.quantum
     promised = np.zeros_like(in_flight) if new.in_flight_cap_tokens is None else in_flight
-    q, usual = gates.reconfigure(NUMPY, state.q, quanta), np.zeros(0, np.int64)
+    q, usual = gates.deficit.reconfigure(NUMPY, state.q, quanta), np.zeros(0, np.int64)
     return replace(state, q=q, quantum=quanta, in_flight=promised, usual=usual)
 
 
-def _same_bands(state: gates.BandState, old: gates.BandGate, new: gates.BandGate) -> gates.BandState:
+def _same_bands(state: gates.bands.BandState, old: gates.BandGate, new: gates.BandGate) -> gates.bands.BandState:
     """Return the state with the new gate's quanta; what bands are behind is kept."""
     if new.names != old.names:
         raise MigrationError(f"bands {old.bands} have other names than {new.bands}: start with the new ones")
     quanta = [own.quantum // old.quantum * new.quantum for own in state.inside]
     inside = tuple(
-        replace(own, quantum=its, q=gates.reconfigure(NUMPY, own.q, its))
+        replace(own, quantum=its, q=gates.deficit.reconfigure(NUMPY, own.q, its))
         for own, its in zip(state.inside, quanta, strict=True)
     )
     return replace(state, lag=NUMPY.maximum(state.lag, -new.floor), inside=inside)
@@ -128,13 +128,13 @@ def _other_quanta(
 ) -> gates.HierarchicalState:
     """Return the same tree with the new gate's quanta, and what runs counted where the new gate has a cap."""
     quanta = state.quantum // old.quantum * new.quantum
-    quanta[gates.ROOT] = 1
+    quanta[gates.hierarchical.ROOT] = 1
     promised = np.zeros_like(state.in_flight)
     if new.in_flight_cap_tokens is not None:
         for nodes in (state.node, state.inner, state.outer):
             np.add.at(promised, nodes[: len(in_flight)], in_flight[: len(nodes)])
-        promised[gates.ROOT] = 0
-    q = gates.reconfigure(NUMPY, state.q, quanta)
+        promised[gates.hierarchical.ROOT] = 0
+    q = gates.deficit.reconfigure(NUMPY, state.q, quanta)
     return replace(state, q=q, quantum=quanta, in_flight=promised)
 
 

@@ -5,9 +5,6 @@ A module is found by something public that it defines.
 
 from fairsched.model.worker import generated, land, receive, step
 from fairsched.policies import gates, guarantees, local
-from fairsched.policies.gates import leased as leases
-from fairsched.policies.gates import quota as quotas
-from fairsched.policies.gates import shared
 from fairsched.policies.orders import LarryOrder
 from fairsched.policies.orders.abilities import TakesTurns
 from fairsched.policies.placement.aladdin import profile_of
@@ -18,13 +15,13 @@ from fairsched.verify.logic import module_of
 adapters = module_of(local.AdapterSlots)
 bands = module_of(gates.BandGate)
 counter = module_of(gates.CounterGate)
-credit_ledger = module_of(shared.CreditLedger)
+credit_ledger = gates.credit_ledger
 d2lpm_credit = module_of(SparseCredit)
 deficit = module_of(gates.DeficitGate)
 global_deficit = module_of(gates.GlobalDeficitGate)
 in_batch = module_of(gates.InBatchGate)
 hierarchical = module_of(gates.HierarchicalGate)
-leased = module_of(leases.pooled)
+leased = gates.leased
 weighted_round_robin = module_of(TakesTurns)
 
 # Plain Python that is run on symbolic integers or in worlds.
@@ -35,7 +32,7 @@ larry = module_of(LarryOrder)
 preemption = module_of(local.displaced)
 reservation = module_of(local.Foreseen)
 swapping = module_of(local.swapping_step)
-quota = module_of(quotas.Quota)
+quota = gates.quota
 worker_batch = module_of(generated)
 transit = module_of(receive)
 worker = module_of(step)

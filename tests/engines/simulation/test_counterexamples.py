@@ -16,8 +16,8 @@ from fairsched.model.algebra import NUMPY, Ints, Mask
 from fairsched.model.events import Admitted, Finished, Rejected
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt
-from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState, refill_due, refill_rounds
-from fairsched.policies.gates.deficit import DeficitAdmissions, in_credit, refill
+from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState
+from fairsched.policies.gates.deficit import DeficitAdmissions, in_credit, refill, refill_due, refill_rounds
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.routers import RoundRobin

@@ -10,7 +10,7 @@ import pytest
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.pricing import Rates, price
 from fairsched.model.serialization import to_json
-from fairsched.policies.gates import BandGate, difference
+from fairsched.policies.gates import BandGate
 from fairsched.policies.gates.bands import Bands
 from fairsched.verify.conformance.gate_holds import check_choice_holds
 
@@ -44,7 +44,7 @@ class World:
     def checked(self) -> None:
         """The state is consistent, and is what the kernels make of the events."""
         self.gate.check(self.state)
-        assert difference(self.rules, self.state) is None
+        assert self.rules.difference(self.state) is None
 
     def arrive(self, client: int) -> None:
         """A request of the client comes."""

@@ -12,18 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.engines.simulation import Simulator
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Preempted,
-    Rejected,
-    WorkerLeft,
-)
+from fairsched.model import events as ev
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
@@ -108,7 +97,7 @@ def test_what_is_usual_is_each_clients_own() -> None:
 # --- D-elastic of runs ------------------------------------------------------------------------------------------------
 
 
-def served(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> list[Event]:
+def served(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> list[ev.Event]:
     """A run of (client, milliseconds, prompt, declared, output); of each third prompt all that is even is shared, and
     the caller of each fifth request gives up."""
     sent = [
@@ -120,7 +109,7 @@ def served(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int
         for i, (client, at, prompt, declared, output) in enumerate(sorted(jobs, key=lambda job: job[1]))
     ]
     clients = tuple(Client(i, str(i)) for i in range(max(client for client, *_ in jobs) + 1))
-    told: list[Event] = []
+    told: list[ev.Event] = []
     workload, router, latency = (
         Workload("drawn", sent, clients),
         CLUSTER_POLICIES["round-robin"],
@@ -130,7 +119,7 @@ def served(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int
     return told
 
 
-def watched(policy: DLPM, events: list[Event], memory: int = MEMORY) -> ContendedReport:
+def watched(policy: DLPM, events: list[ev.Event], memory: int = MEMORY) -> ContendedReport:
     """What the watch of the policy's gate says of a run, the second time that it is asked."""
     watch = ContendedGaps(policy.gate, policy.guarantee.limits(memory, 64))  # type: ignore[arg-type]
     for event in events:
@@ -191,7 +180,7 @@ class Defined:
         before, leads = self.together[pair]
         self.seen.append((max(leads) - min(leads), self.bound(before)))
 
-    def enters(self, event: Admitted) -> int:
+    def enters(self, event: ev.Admitted) -> int:
         """What an admission charges."""
         client, left = event.client, self.left[event.request_id]
         before = sum(tokens for own, tokens in self.running.values() if own == client)
@@ -206,29 +195,29 @@ class Defined:
         self.held[client], self.since[client] = self.charge_max(before + counted), 0
         return self.gate.rates.input * self.gate.charged(event.extend_tokens, event.cached_prefix_tokens)
 
-    def follow(self, event: Event) -> None:
+    def follow(self, event: ev.Event) -> None:
         """The next event."""
         charges: dict[int, int] = {}
         match event:
-            case Arrived(request=request):
+            case ev.Arrived(request=request):
                 self.requests[request.id] = request
                 self.left[request.id] = request.max_output_tokens - event.generated_tokens
                 self.waiting[request.id] = request.client
-            case Preempted():
+            case ev.Preempted():
                 del self.running[event.request_id]
                 self.waiting[event.request_id] = event.client
                 self.left[event.request_id] = self.requests[event.request_id].max_output_tokens - event.generated_tokens
-            case Admitted():
+            case ev.Admitted():
                 charges = {event.client: self.enters(event)}
-            case Decoded():
+            case ev.Decoded():
                 rate = self.gate.rates.output
                 charges = {client: rate * count for client, count in zip(event.clients, event.tokens, strict=True)}
-            case Finished() | Cancelled() | Migrated() | Rejected():
+            case ev.Finished() | ev.Cancelled() | ev.Migrated() | ev.Rejected():
                 self.waiting.pop(event.request_id, None)
                 self.running.pop(event.request_id, None)
-                if isinstance(event, Finished):
+                if isinstance(event, ev.Finished):
                     self.usual[event.client] = kernel.learned(self.usual[event.client], event.output_tokens)
-            case WorkerLeft():
+            case ev.WorkerLeft():
                 self.waiting.clear()
                 self.running.clear()
         for client, cost in charges.items():
@@ -249,7 +238,7 @@ class Defined:
             self.together[f, g] = max(self.held[f], self.held[g]), [self.served[f] - self.served[g]]
 
 
-def by_definition(policy: DLPM, events: list[Event], memory: int = MEMORY) -> ContendedReport:
+def by_definition(policy: DLPM, events: list[ev.Event], memory: int = MEMORY) -> ContendedReport:
     """What the watch should say."""
     defined = Defined(policy, memory)
     for event in events:
@@ -261,9 +250,9 @@ def by_definition(policy: DLPM, events: list[Event], memory: int = MEMORY) -> Co
     return ContendedReport(gap, defined.bound(0), most, over, defined.unlikely, defined.past_cap)
 
 
-def requests(events: list[Event]) -> list[Request]:
+def requests(events: list[ev.Event]) -> list[Request]:
     """The requests that came."""
-    return [event.request for event in events if isinstance(event, Arrived)]
+    return [event.request for event in events if isinstance(event, ev.Arrived)]
 
 
 CROWDED = st.lists(
@@ -301,7 +290,7 @@ def test_a_watch_says_what_a_run_was(
     events = served(attrs.evolve(policy, gate=DeficitGate(Rates(2, 3), 90, **other)), jobs, 90)
     events = events[: len(events) * (4 - lost) // 4]
     if lost > 1:
-        events = [*events, WorkerLeft(events[-1].time_ns, 0), *after(events)] if events else []
+        events = [*events, ev.WorkerLeft(events[-1].time_ns, 0), *after(events)] if events else []
     assert watched(policy, events, 90) == by_definition(policy, events, 90)
 
 
@@ -319,12 +308,12 @@ def test_what_attains_a_bound_does_not_pass_it() -> None:
         assert (report.over, gap - report.bound_max) == (over, 2 * over)
 
 
-def after(events: list[Event]) -> list[Event]:
+def after(events: list[ev.Event]) -> list[ev.Event]:
     """The same once more, of requests with other ids: they come again."""
     shift = 1 + max((request.id for request in requests(events)), default=0)
-    again: list[Event] = []
+    again: list[ev.Event] = []
     for event in events:
-        if isinstance(event, Arrived):
+        if isinstance(event, ev.Arrived):
             again.append(replace(event, request=replace(event.request, id=event.request.id + shift)))
         elif hasattr(event, "request_id"):
             again.append(replace(event, request_id=event.request_id + shift))

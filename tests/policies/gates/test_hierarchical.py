@@ -16,12 +16,13 @@ from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Groups
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.gates import ROOT, AnyGate, DeficitGate, HierarchicalGate, HierarchicalState
+from fairsched.policies.gates import AnyGate, DeficitGate, HierarchicalGate, HierarchicalState
+from fairsched.policies.gates.hierarchical import ROOT
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import MigrationError, migrate
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy
 from fairsched.verify.conformance.local import PolicyMachine, World, check_local_policy
-from fairsched.verify.proofs.gates.hierarchical_families import split_up
+from fairsched.verify.proofs.gates.hierarchical import split_up
 from tests.support.policy_play import Play
 
 ACME, ANN, BOB = ("acme", 2), ("ann", 1), ("bob", 3)

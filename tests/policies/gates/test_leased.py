@@ -15,9 +15,9 @@ from fairsched.engines.serving import empty_worker
 from fairsched.model.events import Arrived, ClientConfigured, Decoded, Event, Lent
 from fairsched.model.request import Client
 from fairsched.policies.base import Limits
-from fairsched.policies.gates import (
-    DeficitGate,
-    HierarchicalGate,
+from fairsched.policies.gates import DeficitGate, HierarchicalGate, leased
+from fairsched.policies.gates.leased import (
+    Credit,
     LeasedGate,
     LeaseError,
     Renewal,
@@ -27,9 +27,8 @@ from fairsched.policies.gates import (
     on_lease,
     renewed,
 )
-from fairsched.policies.gates.leased import Credit, gate, shared_account
 from fairsched.verify.logic import with_names
-from fairsched.verify.proofs.gates.refinements.lease_scenarios import refutations, shipped_restarts
+from fairsched.verify.proofs.gates.lease_runs import refutations, shipped_restarts
 from tests.support.faults.leases import KINDS, WITHOUT_FAULTS, Broken, World, drawn
 
 DAY, NIGHT = 200, 100_000
@@ -165,16 +164,16 @@ def _with(**names: Any) -> Callable[[], World]:
 
 def _who_is_there(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int, *, later: int) -> SharedAccount:
     # The first names that the shipped function knows are its own.
-    return shared_account._of_those_there(account, said, now_ns + later, ttl_ns)
+    return leased._of_those_there(account, said, now_ns + later, ttl_ns)
 
 
 def _time_as_it_was(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> SharedAccount:
-    return shared_account._of_those_there(account, said, now_ns, 1 << 60)
+    return leased._of_those_there(account, said, now_ns, 1 << 60)
 
 
 def _debts_taken(account: SharedAccount, said: Renewal, now_ns: int, ttl_ns: int) -> SharedAccount:
     """What a holder owed when it was given up is the account's: it is there twice if the holder comes back."""
-    after = shared_account._of_those_there(account, said, now_ns, ttl_ns)
+    after = leased._of_those_there(account, said, now_ns, ttl_ns)
     clients = dict(after.clients)
     for name in set(account.holders) - set(after.holders):
         for client, units in account.holders[name].balances.items():
@@ -195,11 +194,11 @@ def _takes_all_debts(o: Any, pool: Any, balance: Any, asks: Any, most: Any) -> A
 
 
 def _lends_more(o: Any, pool: Any, balance: Any, asks: Any, most: Any) -> Any:
-    return gate.leased(o, pool, balance, asks, most + 4)
+    return leased.leased(o, pool, balance, asks, most + 4)
 
 
 def _refills_for_its_own(o: Any, pool: Any, waiting: Any, asks: Any, known: Any, quantum: Any) -> Any:
-    return gate.topped_up(o, pool, asks, asks, known, quantum)
+    return leased.topped_up(o, pool, asks, asks, known, quantum)
 
 
 BUGS: dict[str, Callable[[], World]] = {

@@ -12,32 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.policies.gates.quota import (
-    DAY_NS,
-    MINUTE_NS,
-    NOTHING,
-    WINDOWS,
-    End,
-    Ledger,
-    Quota,
-    Refused,
-    Reserve,
-    Reserved,
-    Spent,
-    changed,
-    ledger,
-    window_of,
-)
+from fairsched.policies.gates import quota
 from fairsched.verify.logic import with_names
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 QUOTAS = {
-    "client/a": Quota(minute=12, day=20, concurrent=9),
-    "client/b": Quota(month=30),
-    "client/c": Quota(),
-    "organisation/o": Quota(minute=20, month=90, concurrent=15),
+    "client/a": quota.Quota(minute=12, day=20, concurrent=9),
+    "client/b": quota.Quota(month=30),
+    "client/c": quota.Quota(),
+    "organisation/o": quota.Quota(minute=20, month=90, concurrent=15),
 }
-TTL_NS = 5 * MINUTE_NS
+TTL_NS = 5 * quota.MINUTE_NS
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2400, 12, 31)))
@@ -48,9 +33,9 @@ def test_windows_are_those_of_the_calendar(time: datetime) -> None:
     minute, month = time.replace(second=0, microsecond=0), day.replace(day=1)
     following = (month + timedelta(days=31)).replace(day=1)
     now_ns = _ns(time)
-    assert window_of("minute", now_ns) == (_ns(minute), _ns(minute) + MINUTE_NS)
-    assert window_of("day", now_ns) == (_ns(day), _ns(day) + DAY_NS)
-    assert window_of("month", now_ns) == (_ns(month), _ns(following))
+    assert quota.window_of("minute", now_ns) == (_ns(minute), _ns(minute) + quota.MINUTE_NS)
+    assert quota.window_of("day", now_ns) == (_ns(day), _ns(day) + quota.DAY_NS)
+    assert quota.window_of("month", now_ns) == (_ns(month), _ns(following))
 
 
 def _ns(time: datetime) -> int:
@@ -64,9 +49,9 @@ class World:
     `change` is what the store applies.  A call knows what it held and, once charged, what for and when.
     """
 
-    change: Callable[..., Any] = changed
-    ledger: Ledger = attrs.field(factory=Ledger)
-    now_ns: int = 50 * DAY_NS
+    change: Callable[..., Any] = quota.changed
+    ledger: quota.Ledger = attrs.field(factory=quota.Ledger)
+    now_ns: int = 50 * quota.DAY_NS
     open: dict[str, tuple[str, int, int]] = attrs.field(factory=dict)
     """Calls under way: client, tokens, and when they are lost."""
     ended: list[tuple[str, int, int]] = attrs.field(factory=list)
@@ -88,14 +73,14 @@ class World:
                     self.pass_time((1, 5, 60, 6_000)[which % 4] * tokens * 10**9)
                 case "set back":
                     # The store's clock, which others still follow.
-                    self.say([], self.now_ns - tokens * MINUTE_NS)
+                    self.say([], self.now_ns - tokens * quota.MINUTE_NS)
             self.check()
         return self
 
     def say(self, operations: list[Any], now_ns: int | None = None) -> list[Any]:
         """Change the ledger."""
         self.ledger, answers = self.change(self.ledger, operations, self.now_ns if now_ns is None else now_ns)
-        decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(self.ledger), type=Ledger)
+        decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(self.ledger), type=quota.Ledger)
         assert decoded == self.ledger
         return list(answers)
 
@@ -103,18 +88,18 @@ class World:
         """A call wants to begin, and says so as often."""
         self.serial += 1
         names = (f"client/{client}", "organisation/o")
-        asked = Reserve(str(self.serial), tokens, {name: QUOTAS[name] for name in names}, TTL_NS)
+        asked = quota.Reserve(str(self.serial), tokens, {name: QUOTAS[name] for name in names}, TTL_NS)
         (first, *again) = self.say([asked] * times)
-        if isinstance(first, Reserved):
-            assert all(isinstance(each, Reserved) for each in again)
+        if isinstance(first, quota.Reserved):
+            assert all(isinstance(each, quota.Reserved) for each in again)
             self.open[asked.id] = client, tokens, self.now_ns + TTL_NS
             self.granted += 1
         else:
-            assert isinstance(first, Refused)
+            assert isinstance(first, quota.Refused)
             self.refused[first.window] += 1
             self.holds(first, tokens)
 
-    def holds(self, refused: Refused, tokens: int) -> None:
+    def holds(self, refused: quota.Refused, tokens: int) -> None:
         """A refusal is of a window that has no room, and says how much there is; a call that fits is not refused."""
         assert tokens > refused.left == max(refused.most - self.taken(refused.budget, refused.window), 0)
         assert refused.never == (tokens > refused.most)
@@ -123,9 +108,9 @@ class World:
         """A call ends, and says so twice."""
         client, held, _ = self.open.pop(call)
         self.ended.append((client, held if tokens is None else tokens, self.now_ns))
-        spent = None if tokens is None else Spent(output=tokens)
-        self.say([End(call, spent)])
-        self.say([End(call, spent)])
+        spent = None if tokens is None else quota.Spent(output=tokens)
+        self.say([quota.End(call, spent)])
+        self.say([quota.End(call, spent)])
 
     def pass_time(self, nanoseconds: int) -> None:
         """Gateways that do not end calls in time have died: those are charged whole, then."""
@@ -141,18 +126,18 @@ class World:
         held = sum(tokens for client, tokens, _ in self.open.values() if client in counts)
         if window == "concurrent":
             return held
-        start, _ = window_of(window, self.now_ns)  # type: ignore[arg-type]
+        start, _ = quota.window_of(window, self.now_ns)  # type: ignore[arg-type]
         return held + sum(tokens for client, tokens, at in self.ended if client in counts and at >= start)
 
     def check(self) -> None:
         """No budget is over its quota, and the ledger says what the books do."""
         for name, budget in self.ledger.budgets.items():
-            quota = QUOTAS[name]
-            for window, used in zip(WINDOWS, budget.used, strict=True):
-                taken, most = self.taken(name, window), getattr(quota, window)
+            own = QUOTAS[name]
+            for window, used in zip(quota.WINDOWS, budget.used, strict=True):
+                taken, most = self.taken(name, window), getattr(own, window)
                 assert used + budget.reserved == taken
                 assert most is None or taken <= most
-            assert quota.concurrent is None or budget.reserved <= quota.concurrent
+            assert own.concurrent is None or budget.reserved <= own.concurrent
             assert budget.reserved == self.taken(name, "concurrent")
             counts = "abc" if name.startswith("organisation") else name[-1]
             assert budget.total.tokens == sum(tokens for client, tokens, _ in self.ended if client in counts)
@@ -190,73 +175,73 @@ def test_most_worlds_let_calls_in_and_windows_of_each_kind_refuse() -> None:
         refused += world.refused
         granted += world.granted
     assert granted > 1_000
-    assert set(refused) == {*WINDOWS, "concurrent"}
+    assert set(refused) == {*quota.WINDOWS, "concurrent"}
 
 
 def test_a_call_that_uses_more_than_it_reserved_is_charged_and_counted() -> None:
     """The one way over a quota, and it says by how much."""
-    asked = Reserve("1", 5, {"client/a": Quota(minute=6)}, TTL_NS)
-    kept, _ = changed(Ledger(), [asked, End("1", Spent(prompt=4, cached=2, output=3))], 0)
+    asked = quota.Reserve("1", 5, {"client/a": quota.Quota(minute=6)}, TTL_NS)
+    kept, _ = quota.changed(quota.Ledger(), [asked, quota.End("1", quota.Spent(prompt=4, cached=2, output=3))], 0)
     budget = kept.budgets["client/a"]
     assert (budget.used, budget.reserved, budget.overrun) == ((9, 9, 9), 0, 4)
-    assert budget.total == Spent(prompt=4, cached=2, output=3)
+    assert budget.total == quota.Spent(prompt=4, cached=2, output=3)
 
 
 def test_the_window_before_is_kept_until_it_is_older() -> None:
     """A month that has ended can still be billed; after a month without calls it is nothing."""
-    asked = Reserve("1", 5, {"client/a": Quota()}, TTL_NS)
-    kept, _ = changed(Ledger(), [asked, End("1", Spent(output=5))], 10 * DAY_NS)
-    kept, _ = changed(kept, [], 40 * DAY_NS)
+    asked = quota.Reserve("1", 5, {"client/a": quota.Quota()}, TTL_NS)
+    kept, _ = quota.changed(quota.Ledger(), [asked, quota.End("1", quota.Spent(output=5))], 10 * quota.DAY_NS)
+    kept, _ = quota.changed(kept, [], 40 * quota.DAY_NS)
     assert kept.budgets["client/a"].used == (0, 0, 0)
     assert kept.budgets["client/a"].before == (0, 0, 5)
-    kept, _ = changed(kept, [], 200 * DAY_NS)
+    kept, _ = quota.changed(kept, [], 200 * quota.DAY_NS)
     assert kept.budgets["client/a"].before == (0, 0, 0)
 
 
 def test_a_call_that_is_given_back_is_free() -> None:
     """And counts as no call."""
-    asked = Reserve("1", 5, {"client/a": Quota(minute=6)}, TTL_NS)
-    kept, _ = changed(Ledger(), [asked, End("1", NOTHING)], 0)
-    assert kept.budgets["client/a"] == ledger.Budget()
+    asked = quota.Reserve("1", 5, {"client/a": quota.Quota(minute=6)}, TTL_NS)
+    kept, _ = quota.changed(quota.Ledger(), [asked, quota.End("1", quota.NOTHING)], 0)
+    assert kept.budgets["client/a"] == quota.Budget()
 
 
 # --- bugs -------------------------------------------------------------------------------------------------------------
 
 
 def _with(**names: Any) -> Callable[[], World]:
-    return lambda: World(with_names(changed, **names))
+    return lambda: World(with_names(quota.changed, **names))
 
 
-def _reserves_twice(budgets: Any, held: Any, asked: Reserve, now_ns: int) -> Any:
+def _reserves_twice(budgets: Any, held: Any, asked: quota.Reserve, now_ns: int) -> Any:
     held.pop(asked.id, None)
-    return ledger._reserve(budgets, held, asked, now_ns)
+    return quota._reserve(budgets, held, asked, now_ns)
 
 
-def _forgets_the_lost(kept: Ledger, now_ns: int) -> Ledger:
+def _forgets_the_lost(kept: quota.Ledger, now_ns: int) -> quota.Ledger:
     there = {call: each for call, each in kept.held.items() if each.until_ns > now_ns}
-    return ledger.advanced(msgspec.structs.replace(kept, held=there), now_ns)
+    return quota.advanced(msgspec.structs.replace(kept, held=there), now_ns)
 
 
-def _runs_back(kept: Ledger, now_ns: int) -> Ledger:
-    return ledger.advanced(msgspec.structs.replace(kept, time_ns=min(kept.time_ns, now_ns)), now_ns)
+def _runs_back(kept: quota.Ledger, now_ns: int) -> quota.Ledger:
+    return quota.advanced(msgspec.structs.replace(kept, time_ns=min(kept.time_ns, now_ns)), now_ns)
 
 
-def _frees_at_a_new_minute(kept: Ledger, now_ns: int) -> Ledger:
-    after = ledger.advanced(kept, now_ns)
-    if window_of("minute", kept.time_ns) == window_of("minute", after.time_ns):
+def _frees_at_a_new_minute(kept: quota.Ledger, now_ns: int) -> quota.Ledger:
+    after = quota.advanced(kept, now_ns)
+    if quota.window_of("minute", kept.time_ns) == quota.window_of("minute", after.time_ns):
         return after
     budgets = {name: msgspec.structs.replace(budget, reserved=0) for name, budget in after.budgets.items()}
     return msgspec.structs.replace(after, budgets=budgets)
 
 
 def _fits(fits: Callable[..., bool]) -> Callable[[], World]:
-    refusals = with_names(ledger._refusals, fits=fits)
-    return _with(_reserve=with_names(ledger._reserve, _refusals=refusals))
+    refusals = with_names(quota._refusals, fits=fits)
+    return _with(_reserve=with_names(quota._reserve, _refusals=refusals))
 
 
 def _charges(charged: Callable[..., Any]) -> Callable[[], World]:
-    end = with_names(ledger._end, charged=charged)
-    return _with(_end=end, advanced=with_names(ledger.advanced, _end=end))
+    end = with_names(quota._end, charged=charged)
+    return _with(_end=end, advanced=with_names(quota.advanced, _end=end))
 
 
 BUGS: dict[str, Callable[[], World]] = {

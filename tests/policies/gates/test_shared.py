@@ -19,8 +19,9 @@ from fairsched.model.monitor import together
 from fairsched.model.request import Client, Workload
 from fairsched.model.service import anywhere, backlogs, charges, concatenate, service_gap, tables
 from fairsched.policies.base import AnyRouter, Limits, Router, SharesCredit
-from fairsched.policies.gates import DeficitGate, GlobalDeficitGate, GlobalState
-from fairsched.policies.gates.shared.credit_ledger import CreditLedger
+from fairsched.policies.gates import DeficitGate, GlobalDeficitGate
+from fairsched.policies.gates.credit_ledger import CreditLedger
+from fairsched.policies.gates.shared import GlobalState
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 from fairsched.policies.routers import JoinShortestQueue, PerClientRoundRobin, Random, RoundRobin

@@ -10,24 +10,21 @@ import pytest
 
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.request import Groups
-from fairsched.policies.gates import (
-    AdmissionTransaction,
-    AnyGate,
-    BandGate,
-    CounterGate,
-    DeficitGate,
-    HierarchicalGate,
-    InBatchGate,
-)
+from fairsched.policies import gates
 
 FAR = 24
 """So many decode steps are looked at."""
 PLACES: tuple[Groups, ...] = ((("acme", 2), ("ann", 1)), (("acme", 2),), (("solo", 3),), ())
-BANDS = BandGate(quantum=5, bands="acme:60,solo:30,rest:10", kept=5)
-GATES: tuple[AnyGate, ...] = (DeficitGate(quantum=5), HierarchicalGate(quantum=5), CounterGate(), BANDS)
+BANDS = gates.BandGate(quantum=5, bands="acme:60,solo:30,rest:10", kept=5)
+GATES: tuple[gates.AnyGate, ...] = (
+    gates.DeficitGate(quantum=5),
+    gates.HierarchicalGate(quantum=5),
+    gates.CounterGate(),
+    BANDS,
+)
 
 
-def settled_choice(turn: AdmissionTransaction, heads: Any, unready: Sequence[int]) -> int:
+def settled_choice(turn: gates.AdmissionTransaction, heads: Any, unready: Sequence[int]) -> int:
     """The client that a decision ends with: those that are not ready are passed over."""
     chosen = turn.choose(heads)
     while chosen in unready:
@@ -37,14 +34,14 @@ def settled_choice(turn: AdmissionTransaction, heads: Any, unready: Sequence[int
 
 
 def opened(
-    gate: AnyGate, weights: Sequence[int], waiting: Sequence[int], served: Sequence[int], places: Sequence[Groups]
+    gate: gates.AnyGate, weights: Sequence[int], waiting: Sequence[int], served: Sequence[int], places: Sequence[Groups]
 ) -> tuple[Any, Any]:
     """The gate's state and heads in which these clients wait and each was served so much, and each is in one of these
     places where the gate has groups."""
     clients = len(weights)
     state, heads = gate.init(), np.full(clients, NO_SCORE, np.int64)
     for client, weight in enumerate(weights):
-        groups = places[client % len(places)] if isinstance(gate, HierarchicalGate | BandGate) else ()
+        groups = places[client % len(places)] if isinstance(gate, gates.HierarchicalGate | gates.BandGate) else ()
         state = gate.configured(state, client, weight, groups)
     for client in range(clients):
         state = gate.joined(state, client, heads, False)
@@ -94,7 +91,7 @@ def situations(count: int) -> Iterator[Situation]:
 
 @pytest.mark.parametrize("places", [PLACES, ((),)], ids=["grouped", "flat"])
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
-def test_a_choice_holds_for_as_long_as_it_says(gate: AnyGate, places: Sequence[Groups]) -> None:
+def test_a_choice_holds_for_as_long_as_it_says(gate: gates.AnyGate, places: Sequence[Groups]) -> None:
     """After each of that many steps but the last, the same decision comes to the same client; None means for ever."""
     for each in situations(150):
         state, heads = opened(gate, each.weights, each.waiting, each.served, places)
@@ -112,7 +109,7 @@ class Race(NamedTuple):
     """Weights of two clients that wait, the first prompt, what each decodes a step, for how long that holds, and in
     which groups both are."""
 
-    gate: AnyGate
+    gate: gates.AnyGate
     weights: tuple[int, int]
     prompt: int
     decodes: tuple[int, int]
@@ -122,18 +119,18 @@ class Race(NamedTuple):
 
 RACES = {
     # Of a quantum of 5 an admission took 1, and client 0 decodes for 2 a step: after two steps it has none.
-    "deficit": Race(DeficitGate(quantum=5), (1, 1), 1, (1, 0), 2),
-    "hierarchical": Race(HierarchicalGate(quantum=5), (1, 1), 1, (1, 0), 2),
+    "deficit": Race(gates.DeficitGate(quantum=5), (1, 1), 1, (1, 0), 2),
+    "hierarchical": Race(gates.HierarchicalGate(quantum=5), (1, 1), 1, (1, 0), 2),
     # Three requests of client 0 decode: of 12 units 6 a step are gone in the second.
-    "three": Race(DeficitGate(quantum=13), (1, 1), 1, (3, 0), 2),
-    "three of a tree": Race(HierarchicalGate(quantum=13), (1, 1), 1, (3, 0), 2),
-    "three of a group": Race(HierarchicalGate(quantum=13), (1, 1), 1, (3, 0), 2, (("acme", 1),)),
+    "three": Race(gates.DeficitGate(quantum=13), (1, 1), 1, (3, 0), 2),
+    "three of a tree": Race(gates.HierarchicalGate(quantum=13), (1, 1), 1, (3, 0), 2),
+    "three of a group": Race(gates.HierarchicalGate(quantum=13), (1, 1), 1, (3, 0), 2, (("acme", 1),)),
     # Counters 1 and 0: client 1 is chosen, and passes client 0 in one step; a tie would be client 0's.
-    "counter": Race(CounterGate(), (1, 1), 1, (0, 1), 1),
+    "counter": Race(gates.CounterGate(), (1, 1), 1, (0, 1), 1),
     # Client 0 pays 9 for its input, and client 1, whose units cost four times as much, passes it in the second step.
-    "weighted": Race(CounterGate(), (4, 1), 9, (0, 1), 2),
+    "weighted": Race(gates.CounterGate(), (4, 1), 9, (0, 1), 2),
     # Both decode: of 9 units client 1 makes up 2 a step.
-    "both": Race(CounterGate(), (1, 1), 9, (1, 2), 5),
+    "both": Race(gates.CounterGate(), (1, 1), 9, (1, 2), 5),
 }
 
 
@@ -161,7 +158,7 @@ def test_a_choice_holds_until_the_step_in_which_it_falls(race: Race) -> None:
 def test_a_client_that_cannot_go_holds_back_a_refill_for_its_last_units_of_credit(left: int) -> None:
     """Client 0 has what a step costs, or less, and is not ready, client 1 owes: none is chosen for one step, and then
     client 1 is."""
-    gate = DeficitGate(quantum=left + 1)
+    gate = gates.DeficitGate(quantum=left + 1)
     state, heads = gate.init(), np.zeros(2, np.int64)
     for client in range(2):
         state = gate.joined(state, client, heads, False)
@@ -189,7 +186,7 @@ def test_a_step_is_steady_until_a_client_is_paused_or_a_refill_is_due() -> None:
     random = Random(2)
     for _ in range(200):
         debt, clients = random.choice([0, 3, 8]), random.choice([2, 3, 4])
-        gate = InBatchGate(quantum=5)
+        gate = gates.InBatchGate(quantum=5)
         state: Any = msgspec.structs.replace(gate.init(), longest=debt)
         heads = np.full(clients, NO_SCORE, np.int64)
         for client in range(clients):

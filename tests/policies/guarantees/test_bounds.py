@@ -25,10 +25,6 @@ from fairsched.model.theorem import (
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import (
-    V_44,
-    V_49,
-    V_49_WORKER,
-    V_CHANGE,
     AnyGate,
     BoundedGate,
     CounterGate,
@@ -38,6 +34,7 @@ from fairsched.policies.gates import (
     InBatchGate,
     OpenGate,
 )
+from fairsched.policies.gates.counter import V_44, V_49, V_49_WORKER, V_CHANGE
 from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
 from fairsched.policies.guarantees import T_WAIT, GateGuarantee, wait_bound_cost
 from tests.support.authors.allowance import Allowance

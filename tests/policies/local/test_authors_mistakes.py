@@ -2,15 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 import fairsched as fs
-from fairsched.model.algebra import Ints
+from fairsched.model import algebra as al
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import WorkerView
-from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState
+from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState, KernelFault, KernelGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, Order, QueuedRequest
 from fairsched.policies.orders.abilities import RanksByKey
@@ -27,7 +28,7 @@ class _NoSteps(ComposedPolicy):
 class _StaysForNothing(DeficitGate):
     """Says that its choice stays for no step."""
 
-    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
+    def begin(self, state: DeficitState, heads: al.Ints) -> AdmissionTransaction:
         turn = super().begin(state, heads)
         turn.stays = lambda *_: 0  # type: ignore[method-assign]
         return turn
@@ -80,3 +81,53 @@ def test_what_an_author_gets_wrong_is_refused_where_it_arises(policy: ComposedPo
     """Plans for no step, and ranks that are no whole numbers of their range: one line, and no run that goes on."""
     with pytest.raises(ValueError, match=message):
         fs.simulate(fs.generate("demo"), policy)
+
+
+# --- what a gate declares ---------------------------------------------------------------------------------------------
+
+
+def _last(o: al.Algebra, q: al.Vector, queued: al.Mask, ready: al.Mask, score: al.Vector) -> al.Point:
+    return o.argmin(score, queued & ready & (q > 0))
+
+
+def _divides(o: al.Algebra, q: al.Vector, p: al.Point, charge: al.Scalar) -> al.Vector:
+    return o.bump(q, p, charge // 0)
+
+
+def test_a_closed_form_is_not_inherited_beside_another_kernel() -> None:
+    """Rule and run are the same: what stood for the parent's kernel is asked no more, all else is."""
+
+    class LastFirst(DeficitGate):
+        choose = staticmethod(_last)
+
+    assert set(LastFirst.fast) == {"due", "refill_q"}
+    assert LastFirst.sparse
+    gate, heads = LastFirst(), np.array([7, 3])
+    state = gate.joined(gate.joined(gate.init(), 0, heads[:0], False), 1, heads[:1], False)
+    assert gate.begin(state, heads).choose(heads) == 1
+    assert type("Free", (DeficitGate,), {"decode_q": staticmethod(_divides)}).sparse is False
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"state": ("c",), "fast": {"chose": _last}}, "Wrong: fast chose: there are only choose, due"),
+        ({"state": ("a", "b"), "admit": staticmethod(_divides)}, "which vector does admit change.* admit_a, admit_b"),
+    ],
+)
+def test_a_kernel_that_would_not_be_asked_is_refused(declared: dict[str, Any], message: str) -> None:
+    """A closed form of nothing, and a kernel of two vectors that does not say which, are refused with the class."""
+    with pytest.raises(ValueError, match=message):
+        type("Wrong", (KernelGate,), declared)
+
+
+def test_a_kernel_that_fails_is_named() -> None:
+    """The message has the gate, the kernel, its file and its line."""
+    gate = type("Halves", (DeficitGate,), {"admit_q": staticmethod(_divides)})()
+    heads = np.array([7])
+    turn = gate.begin(gate.joined(gate.init(), 0, heads[:0], False), heads)
+    assert turn.choose(heads) == 0
+    with pytest.raises(
+        KernelFault, match=r"gate Halves, _divides \(.*test_authors_mistakes.py:\d+\): ZeroDivisionError"
+    ):
+        turn.admit(0, 1, 2, False)

@@ -21,7 +21,7 @@ from fairsched.engines.gateway import bound_text, gateway_policy, read_config
 from fairsched.engines.gateway.config import hashed_key
 from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.window.leases.leasing import _decoded
-from fairsched.policies.gates import LeasedGate, SharedAccount
+from fairsched.policies.gates.leased import LeasedGate, SharedAccount
 from fairsched.policies.guarantees import charged_at_once, window_limits
 from tests.support.adapters.gateway_processes import ADMIN, LISTENING, ROOT
 from tests.support.faults.redis_server import Line, RedisServer, redis

@@ -81,7 +81,7 @@ def test_gates_are_their_kernels(gate: gates.AnyGate, world: GatePlay, full_budg
         assert rules is not None
         monitor = GateMonitor(rules, gate.charging, skips=True)
         for state, view, happened in world.play(policy, seed):
-            assert gates.difference(rules, state.gate) is None
+            assert rules.difference(state.gate) is None
             assert [why for event in happened if (why := monitor.observe(event)) is not None] == []
             check_holds(policy, state, view)
 

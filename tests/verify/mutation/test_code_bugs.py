@@ -73,7 +73,7 @@ def test_a_change_is_in_place_for_as_long_as_it_lasts() -> None:
     assert dense(2, [1], [3], 5).tolist() == [0, 15]
 
 
-@pytest.mark.parametrize("module", ["policies.vectors", "policies.gates.shared.credit_ledger"])
+@pytest.mark.parametrize("module", ["policies.vectors", "policies.gates.credit_ledger"])
 def test_changes_have_names_and_are_of_code_around_kernels(module: str) -> None:
     """Each change has a name of its own, and none is of a kernel, which proofs are about."""
     name = f"fairsched.{module}"

@@ -27,7 +27,7 @@ from fairsched.verify.logic.counterexample import ChangedKernel
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.mutation.kernels import MutationTarget, targets
 from fairsched.verify.proofs import SUITE, claims_of
-from fairsched.verify.proofs.gates import deficit_steps, shared_workers
+from fairsched.verify.proofs.gates import deficit_steps, shared
 from fairsched.verify.proofs.memory import memory, moves, swap, transit
 from fairsched.verify.solvers import Broken, Proved, check, prove
 from fairsched.verify.solvers.prover import audit, obligations
@@ -142,7 +142,7 @@ def test_a_wrong_price_is_refuted(function: str, wrong: object) -> None:
 @pytest.mark.parametrize("assumption", ["MemReserve", "ChargesAtLeastOne"])
 def test_without_what_one_worker_promises_the_cluster_promises_nothing(assumption: str) -> None:
     """D2-memory's two assumptions are each worker's: U of the cluster is a sum only while both hold."""
-    verdict = next(found for named, found in audit(shared_workers.claims()[0]).items() if named.name == assumption)
+    verdict = next(found for named, found in audit(shared.claims()[0]).items() if named.name == assumption)
     assert isinstance(verdict, Broken)
 
 

@@ -12,11 +12,11 @@ from fairsched.model.latency import PRESETS
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.worker import WorkerState
-from fairsched.policies.gates import CountsLanded
+from fairsched.policies.gates import GlobalDeficitGate
 from fairsched.policies.gates.shared import decode_charge_max, prefill_charge_max
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import WorkerPlay
-from fairsched.verify.proofs.gates.phases import scenarios
+from fairsched.verify.proofs.gates import phases as scenarios
 
 pytestmark = pytest.mark.kept
 
@@ -85,7 +85,7 @@ def test_a_client_s_landed_requests_go_before_its_others() -> None:
     for client in (0, 0, 1):
         request = Request(len(play.worker.queue), client, 0, Prompt.from_keys([-1 - len(play.worker.queue)]), 4)
         play.arrive(request, 4, 0)
-    assert isinstance(policy.gate, CountsLanded)
+    assert isinstance(policy.gate, GlobalDeficitGate)
     play.state = replace(play.state, gate=policy.gate.held(play.state.gate, 0, 1))
     assert [admission.client for admission in play.decide(0).admit] == [1]
 

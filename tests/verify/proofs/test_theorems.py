@@ -11,7 +11,7 @@ from fairsched.policies.gates import counter, deficit, hierarchical, in_batch
 from fairsched.policies.orders.abilities import weighted_round_robin
 from fairsched.verify.logic import Claim, Event, Kind, Need, System, closure
 from fairsched.verify.proofs import SUITE, claims_of, gate_claims
-from fairsched.verify.proofs.gates.refinements import admission
+from fairsched.verify.proofs.orders import admission
 from fairsched.verify.solvers import Broken, Proved, Unknown, prove
 from fairsched.verify.solvers.prover import audit, prove_changed
 

@@ -11,11 +11,11 @@ from fairsched.model.events import ClientConfigured, WorkerJoined
 from fairsched.model.request import Client
 from fairsched.model.theorem import Scope
 from fairsched.policies.batching import Chunked
-from fairsched.policies.gates import CounterGate, DeficitGate, HierarchicalGate
-from fairsched.policies.gates.hierarchical import gate as hierarchical_gate
+from fairsched.policies.gates import CounterGate, DeficitGate, HierarchicalGate, deficit
+from fairsched.policies.gates import hierarchical as hierarchical_gate
 from fairsched.verify.logic import Claim, Contract
 from fairsched.verify.proofs import SUITE
-from fairsched.verify.proofs.gates import hierarchical_families
+from fairsched.verify.proofs.gates import hierarchical as hierarchical_proofs
 from fairsched.verify.proofs.memory import books, memory
 from fairsched.verify.report.binding import BindingLevel, Bound, bound_of, counted, traced_of
 from fairsched.verify.solvers import Broken, prove
@@ -76,7 +76,7 @@ def test_a_wrong_refill_of_all_families_is_found(old: str, new: str) -> None:
     assert text.count(old) == 1
     made = dict(vars(hierarchical_gate))
     exec(text.replace(old, new), made)
-    claim, *_ = hierarchical_families.claims(SimpleNamespace(refilled=made["refilled"]))
+    claim = hierarchical_proofs.families_claim(SimpleNamespace(refilled=made["refilled"]), deficit)
     assert isinstance(claim, Claim)
     assert isinstance(prove(claim, rlimit=RLIMIT_FIRST), Broken)
 

@@ -13,7 +13,8 @@ from fairsched.model.request import Client
 from fairsched.model.theorem import MEM_RESERVE, OUTPUTS_BOUNDED, Theorem
 from fairsched.policies.batching import BATCHINGS, Chunked
 from fairsched.policies.catalog import DLPM
-from fairsched.policies.gates import V_44, AnyGate, BoundedGate, CounterGate, DeficitGate
+from fairsched.policies.gates import AnyGate, BoundedGate, CounterGate, DeficitGate
+from fairsched.policies.gates.counter import V_44
 from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt

@@ -7,9 +7,14 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.proofs.gates.counter import counter_system
-    from fairsched.verify.proofs.gates.deficit import ahead_at_most, apart_at_most, both, same_credit
-    from fairsched.verify.proofs.gates.deficit_progress import latency_in_time
-    from fairsched.verify.proofs.gates.deficit_witnesses import deficit_witness
+    from fairsched.verify.proofs.gates.deficit import (
+        ahead_at_most,
+        apart_at_most,
+        both,
+        latency_in_time,
+        same_credit,
+    )
+    from fairsched.verify.proofs.gates.deficit_runs import deficit_witness
 else:
     __getattr__ = lazy_exports(__name__)
 
@@ -22,24 +27,19 @@ __all__ = [
 def modules() -> tuple[ModuleType, ...]:
     """Return the modules of proofs in this folder, in the order of the report."""
     from fairsched.verify.proofs.gates import (
-        changes,
+        bands,
         counter,
-        counter_waits,
         deficit,
-        deficit_progress,
+        deficit_runs,
         deficit_sharing,
         deficit_steps,
-        deficit_witnesses,
         hierarchical,
-        hierarchical_families,
+        in_batch,
+        lease_runs,
+        leases,
         phases,
-        refinements,
         shared,
-        shared_workers,
     )
 
-    return (
-        deficit, deficit_steps, deficit_progress, deficit_witnesses, deficit_sharing, hierarchical,
-        hierarchical_families, counter, counter_waits, changes, shared_workers, shared, *refinements.modules(),
-        *phases.modules()
-    )  # fmt: skip
+    deficits = (deficit, deficit_steps, deficit_runs, deficit_sharing)
+    return (*deficits, hierarchical, counter, shared, in_batch, bands, leases, lease_runs, phases)

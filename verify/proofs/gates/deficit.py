@@ -25,14 +25,9 @@ from fairsched.verify.proofs.kernels import deficit
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
-PART_COMES_BACK = (
-    v.Need(lambda o, w: (w.k >= 0) & (w.k <= w.x)),
-    v.Need(lambda o, w: o.pick(w.K, w.p, 0) + w.k <= o.pick(w.back, w.p, w.k)),
-)
-"""Of a charge x: k of it will be given back, and B is the most that is so at one time."""
 NONE_BACK = v.Need(lambda o, w: w.back <= 0, th.NOTHING_REFUNDED)
 """Nothing is ever given back: B = 0."""
-_FITS = (events.NOT_NEGATIVE, *PART_COMES_BACK, events.MORE, events.FITS)
+_FITS = (events.NOT_NEGATIVE, *events.PART_COMES_BACK, events.MORE, events.FITS)
 
 
 def _credited(event: v.Event, kernel: v.Functions, backlogged: tuple[str, ...]) -> v.Event:
@@ -47,13 +42,13 @@ def _credited(event: v.Event, kernel: v.Functions, backlogged: tuple[str, ...]) 
 # What is said of the deficits of clients, and of a tree's nodes: quanta, the most charged after an admission (U), the
 # most given back of what is charged at one time (back), f, g; deficits, waiting clients, clients seen, reserves (R),
 # what will be given back (K), and since the interval began service (W) and credit (P).
-PARAMETERS = {**dict.fromkeys(("Q", "U", "back", "q0"), v.Kind.VECTOR), "f": v.Kind.POINT, "g": v.Kind.POINT}
+PARAMETERS = {**dict.fromkeys(("Q", "U", "back", "q0"), v.VECTOR), "f": v.POINT, "g": v.POINT}
 LAWS = (
     v.Need(lambda o, w: w.Q >= 1, th.QUANTUM_POSITIVE),
     v.Need(lambda o, w: (w.U >= 1) & (w.back >= 0)),
     v.Need(lambda o, w: o.exists(w.f) & o.exists(w.g)),
 )
-FIELDS = {"q": v.Kind.VECTOR, "queued": v.Kind.MASK, "known": v.Kind.MASK, **dict.fromkeys("RKWP", v.Kind.VECTOR)}
+FIELDS = {"q": v.VECTOR, "queued": v.MASK, "known": v.MASK, **dict.fromkeys("RKWP", v.VECTOR)}
 EQUAL = v.Need(lambda o, w: v.same(*both(o, w, "Q")), th.EQUAL_QUANTA)
 
 
@@ -71,7 +66,9 @@ def deficit_system(
     printed = events.Otherwise(
         th.REJOIN_KEEPS_DEBT, "as printed, at zero", {**of.kernels["join"], "q": kernel.rejoin_printed}
     )
-    every = events.gate_events(of, fits, settled=PART_COMES_BACK, reserved=reserved, decoded=decoded, otherwise=printed)
+    every = events.gate_events(
+        of, fits, settled=events.PART_COMES_BACK, reserved=reserved, decoded=decoded, otherwise=printed
+    )
     return v.System(
         "deficit gate", PARAMETERS, LAWS, FIELDS, tuple(_credited(event, kernel, backlogged) for event in every)
     )
@@ -243,6 +240,337 @@ def _rejoin_claims(kernel: v.Functions) -> tuple[v.Claim, ...]:
     )
 
 
+# --- progress ---------------------------------------------------------------------------------------------------------
+# The deficit gate serves a client, serves each in time, and gives up locality rarely: D-wc, D-A.2 and -time, D-price;
+# and D-first, by which it is soon done.
+#
+# They rest on the system and the invariants of `fairsched.verify.proofs.gates.deficit`, with ghosts of their
+# own: `G` one quantum for each round of refill since anything else happened, `N` admissions of each client in the
+# interval or one quantum for each time it ran out of credit, and `R0` what was reserved at the interval's start.
+# Counting in quanta keeps everything linear: k rounds are k Q.
+
+
+def without_refunds(of: v.System) -> v.System:
+    """The system in which something is given back only if that assumption is dropped: B = 0."""
+
+    def kept(event: v.Event) -> v.Event:
+        gives = event.name == "refund"
+        return attrs.evolve(event, excluded_by=th.NOTHING_REFUNDED) if gives else event
+
+    return attrs.evolve(of, events=tuple(map(kept, of.events))).with_laws(NONE_BACK)
+
+
+# --- work conservation ----------------------------------------------------------------------------------------------
+
+
+def _work_conserved(kernel: v.Functions) -> v.Claim:
+    """Rounds in a row: every other event starts the count again."""
+    alone = deficit_system(kernel)
+
+    def counted(event: v.Event) -> v.Event:
+        if event.name == "refill":
+            due = v.Need(lambda o, w: kernel.refill_due(o, w.q, w.queued))
+            return v.and_also(event.with_needs(due), G=lambda o, w, _: w.G + w.Q)
+        return v.and_also(event, G=lambda o, w, _: w.G - w.G)
+
+    of = attrs.evolve(
+        alone,
+        fields={**alone.fields, "G": v.VECTOR},
+        events=tuple(map(counted, alone.events)),
+        derived={
+            "due": lambda o, w: kernel.refill_due(o, w.q, w.queued),
+            "waits": lambda o, w: o.any(w.queued),
+            "served": lambda o, w: o.exists(kernel.choose(o, w.q, w.queued, w.queued, w.q)),
+        },
+    )
+    raised = v.Clause(
+        "the rounds so far raised waiting clients by G", lambda o, w: v.implies(o, w.queued, w.q - w.G >= 1 - w.U)
+    )
+    return v.Claim(
+        deficit.D_WC,
+        of,
+        (*NOTHING_YET, v.Clause("G = 0", lambda o, w: v.same(w.G, 0))),
+        (*RANGE, raised),
+        (
+            v.Clause("a round more is due only if G_i <= U_i - 1", _few_rounds),
+            v.Clause("if none is due and a client waits, one is let in", _served),
+        ),
+    )
+
+
+def _few_rounds(o: Algebra, w: v.World) -> v.Term:
+    """After k rounds G = k Q, so one more is due only if k <= floor((U_i - 1) / Q_i)."""
+    return v.implies(o, w.queued & w.due, w.G <= w.U - 1)
+
+
+def _served(o: Algebra, w: v.World) -> v.Term:
+    return o.where(w.waits, o.where(w.due, True, w.served), True)
+
+
+# --- latency --------------------------------------------------------------------------------------------------------
+
+
+def _debt(o: Algebra, w: v.World) -> v.Term:
+    """D: what f owed at t1 beyond its deficit, with what was reserved for it."""
+    return o.maximum(o.pick(w.R0, w.f, 0) - o.pick(w.q0, w.f, 0), 0)
+
+
+def _most(o: Algebra, w: v.World) -> v.Term:
+    """2Q + U - 1 + D + B: most that a client is served while f waits."""
+    return w.Q + w.Q + w.U - 1 + _debt(o, w) + w.back
+
+
+def _while_f_waits(kernel: v.Functions) -> v.System:
+    """The gate over an interval in which f waits and is not let in."""
+    one = deficit_system(kernel, backlogged=("f",))
+    someone_else = v.Need(lambda o, w: o.where(o.pick(v.only(o, w.q, w.f), w.p, False), False, True))
+
+    def kept_out(event: v.Event) -> v.Event:
+        return event.with_needs(someone_else) if event.name.startswith("admit") else event
+
+    return attrs.evolve(
+        one,
+        parameters={**one.parameters, "R0": v.VECTOR},
+        events=tuple(map(kept_out, one.events)),
+        derived={"debt": _debt},
+    )
+
+
+_EQUAL = v.Need(lambda o, w: v.same(w.Q, o.pick(w.Q, w.f, 1)), th.EQUAL_QUANTA)
+
+
+def _own_service(o: Algebra, w: v.World) -> v.Term:
+    """f is served only what was reserved for it at the start."""
+    return o.pick(w.W, w.f, 0) + o.pick(w.R, w.f, 0) <= o.pick(w.R0, w.f, 0)
+
+
+_WAITING_STARTS = (*INTERVAL_STARTS, v.Clause("R = R0", lambda o, w: v.same(w.R, w.R0)))
+_DEBT = v.Clause("D <= U_f - 1", lambda o, w: w.debt <= o.pick(w.U, w.f, 0) - 1)
+_WAITING_F = (
+    *BALANCE,
+    _DEBT,
+    v.Clause("W_f + R_f <= R0_f", _own_service),
+    v.Clause("P_f <= Q_f + D", lambda o, w: o.pick(w.P, w.f, 0) <= o.pick(w.Q, w.f, 0) + w.debt),
+)
+_WAITING = (*_WAITING_F, v.Clause("P_g <= P_f", lambda o, w: o.pick(w.P, w.f, 0) >= w.P))
+
+
+def _latency(kernel: v.Functions) -> v.Claim:
+    return v.Claim(
+        deficit.D_A2,
+        _while_f_waits(kernel).with_laws(_EQUAL),
+        _WAITING_STARTS,
+        _WAITING,
+        (
+            v.Clause("W_g <= 2Q + U_g - 1 + D + B_g", lambda o, w: o.put(w.W, w.f, 0) <= _most(o, w)),
+            v.Clause("W_f <= R_f(t1)", _own_service),
+            _DEBT,
+        ),
+    )
+
+
+def in_time(theorem: th.Theorem, waits: v.Claim, most: v.Formula) -> v.Claim:
+    """The claim about a wait with a clock: `owed` is a times the time that was last read, and `B` the sum of what each
+    client may be charged meanwhile, `most`."""
+    read = v.Event(
+        "the clock is read",
+        lambda o, w: {"owed": w.a_t},
+        {"a_t": v.SCALAR},
+        (
+            # What B stands for is asked where it matters: sums over all clients are dear.
+            v.Need(lambda o, w: v.same(w.B, v.total(o, most(o, w)))),
+            v.Need(lambda o, w: w.a_t <= v.total(o, w.W), th.CAPACITY_FLOOR),
+        ),
+    )
+    of = waits.system
+    bounded = v.Clause("owed <= B once the clock was read", lambda o, w: o.where(w.owed >= 1, w.owed <= w.B, True))
+    return v.Claim(
+        theorem,
+        attrs.evolve(
+            of,
+            parameters={**of.parameters, "B": v.SCALAR},
+            fields={**of.fields, "owed": v.SCALAR},
+            events=(*of.events, read),
+        ),
+        (*waits.start, v.Clause("owed = 0", lambda o, w: v.same(w.owed, 0))),
+        (*waits.invariants, bounded),
+        (bounded,),
+    )
+
+
+def latency_in_time(theorem: th.Theorem, kernel: v.Functions = deficit) -> v.Claim:
+    """D-A.2 with a clock, at one worker: f is charged what was reserved for it, each other client what D-A.2 says."""
+
+    def most(o: Algebra, w: v.World) -> v.Term:
+        return o.put(_most(o, w), w.f, o.pick(w.R0, w.f, 0))
+
+    return in_time(theorem, _latency(kernel), most)
+
+
+def _no_more_rounds(o: Algebra, w: v.World) -> v.Term:
+    """g was topped up no more often than f, who is topped up by every refill."""
+    (credit_f, credit_g), (quantum_f, quantum_g) = both(o, w, "P"), both(o, w, "Q")
+    return v.product(credit_g, quantum_f) <= v.product(credit_f, quantum_g)
+
+
+def _weighted_service(o: Algebra, w: v.World) -> v.Term:
+    """Q_f W_g <= Q_f (2 Q_g + U_g - 1 + B_g) + Q_g D."""
+    (quantum_f, quantum_g), (_, charge_g), (_, service_g) = both(o, w, "Q"), both(o, w, "U"), both(o, w, "W")
+    _, back_g = both(o, w, "back")
+    most = v.product(quantum_f, quantum_g + quantum_g + charge_g - 1 + back_g) + v.product(quantum_g, w.debt)
+    return v.product(quantum_f, service_g) <= most
+
+
+def _weighted_latency(kernel: v.Functions) -> v.Claim:
+    apart = v.Need(lambda o, w: o.where(o.pick(v.only(o, w.q, w.f), w.g, False), False, True))
+    return v.Claim(
+        deficit.D_A2_WEIGHTED,
+        _while_f_waits(kernel).with_laws(apart),
+        _WAITING_STARTS,
+        (*_WAITING_F, v.Clause("P_g Q_f <= P_f Q_g", _no_more_rounds)),
+        (v.Clause("Q_f W_g <= Q_f (2 Q_g + U_g - 1 + B_g) + Q_g D", _weighted_service),),
+    )
+
+
+def _starvation(kernel: v.Functions) -> v.Claim:
+    """What is left of the bound, 2Q + U_g - 1 + D - N_g, is a ranking: never below 0, it falls with each admission."""
+    of = without_refunds(_while_f_waits(kernel).with_laws(_EQUAL))
+    at_least_one = v.Need(lambda o, w: w.x >= 1, th.CHARGES_AT_LEAST_ONE)
+
+    def counted(event: v.Event) -> v.Event:
+        if not event.name.startswith("admit"):
+            return event
+        return v.and_also(event.with_needs(at_least_one), N=lambda o, w, _: o.bump(w.N, w.p, 1))
+
+    return v.Claim(
+        deficit.D_STARVATION,
+        attrs.evolve(of, fields={**of.fields, "N": v.VECTOR}, events=tuple(map(counted, of.events))),
+        (*_WAITING_STARTS, v.Clause("N = 0", lambda o, w: v.same(w.N, 0))),
+        (*_WAITING, v.Clause("N <= W", lambda o, w: w.N <= w.W)),
+        (v.Clause("N_g <= 2Q + U_g - 1 + D", lambda o, w: o.put(w.N, w.f, 0) <= _most(o, w)),),
+    )
+
+
+# --- price ----------------------------------------------------------------------------------------------------------
+
+
+def _price(kernel: v.Functions) -> v.Claim:
+    """`N` grows by Q with every event that takes a client's credit from above 0 to 0 or below."""
+    alone = without_refunds(deficit_system(kernel))
+
+    def counted(event: v.Event) -> v.Event:
+        return v.and_also(event, N=lambda o, w, after: _lost(o, w, after.get("q", w.q)))
+
+    return v.Claim(
+        deficit.D_PRICE,
+        attrs.evolve(alone, fields={**alone.fields, "N": v.VECTOR}, events=tuple(map(counted, alone.events))),
+        (*CREDIT, v.Clause("W = 0", lambda o, w: v.same(w.W, 0)), v.Clause("N = 0", lambda o, w: v.same(w.N, 0))),
+        (
+            *CREDIT,
+            v.Clause("N >= 0, W >= 0", lambda o, w: (w.N >= 0) & (w.W >= 0)),
+            v.Clause("in credit: W + q >= N + 1", lambda o, w: v.implies(o, w.q > 0, w.W + w.q >= w.N + 1)),
+            v.Clause("without: W + q >= N - Q + 1 once N >= 1", _out_of_credit),
+        ),
+        (v.Clause("N - Q <= W - 1 once N >= 1", lambda o, w: v.implies(o, w.N >= 1, w.N - w.Q <= w.W - 1)),),
+    )
+
+
+def _lost(o: Algebra, w: v.World, q: v.Term) -> v.Term:
+    return o.where((w.q > 0) & (q <= 0), w.N + w.Q, w.N)
+
+
+def _out_of_credit(o: Algebra, w: v.World) -> v.Term:
+    return v.implies(o, (w.q <= 0) & (w.N >= 1), w.W + w.q >= w.N - w.Q + 1)
+
+
+# --- weights and quanta change ----------------------------------------------------------------------------------------
+# Quanta are a field and change by an event: credit above a smaller quantum is cut, `X` counts it, and the books balance
+# beside it.
+
+
+def _quanta_change(kernel: v.Functions, *needs: v.Need) -> v.Event:
+    def configured(o: Algebra, w: v.World) -> v.Written:
+        return {
+            "q": kernel.reconfigure(o, w.q, w.now),
+            "Q": w.now,
+            "Q_max": o.maximum(w.Q_max, w.now),
+            "X": w.X + o.maximum(w.q - w.now, 0),
+        }
+
+    positive = v.Need(lambda o, w: w.now >= 1, th.QUANTUM_POSITIVE)
+    return v.Event("configured", configured, {"now": v.VECTOR}, (positive, *needs), (kernel.reconfigure,))
+
+
+_CHANGE_STARTS = (
+    v.Clause("W = 0, P = 0, X = 0", lambda o, w: v.same(w.W, 0) & v.same(w.P, 0) & v.same(w.X, 0)),
+    v.Clause("q = q0", lambda o, w: v.same(w.q, w.q0)),
+)
+_CHANGE_BALANCE = (
+    v.Clause("1 - U <= q0 <= Q_max + B", lambda o, w: (w.q0 >= 1 - w.U) & (w.q0 <= w.Q_max + w.back)),
+    v.Clause("W + q + X = q0 + P", lambda o, w: v.same(w.W + w.q + w.X, w.q0 + w.P)),
+)
+_CHANGE_WITHIN = (
+    *RANGE,
+    v.Clause("R <= U", lambda o, w: w.R <= w.U),
+    v.Clause("1 <= Q <= Q_max", lambda o, w: (w.Q >= 1) & (w.Q_max >= w.Q)),
+)
+
+
+def _changing(fixed: v.System, change: v.Event) -> v.System:
+    """The gate in which quanta are a field and `change` sets them."""
+    vectors = v.vectors("Q", "Q_max", "X")
+    return v.System(
+        "deficit gate, quanta change",
+        parameters={name: kind for name, kind in fixed.parameters.items() if name != "Q"},
+        laws=(lambda o, w: w.U >= 1, lambda o, w: o.exists(w.f) & o.exists(w.g)),
+        fields={**fixed.fields, **vectors},
+        events=(*fixed.events, change),
+    )
+
+
+def _change_claim(kernel: v.Functions) -> v.Claim:
+    return v.Claim(
+        deficit.D_CHANGE,
+        _changing(deficit_system(kernel), _quanta_change(kernel)),
+        (*_CHANGE_WITHIN, *_CHANGE_STARTS),
+        (*_CHANGE_WITHIN, *_CHANGE_BALANCE),
+        (IN_RANGE, v.Clause("|P - X - W| <= Q_max + U - 1 + B", _changed_net)),
+    )
+
+
+def _change_gap_claim(kernel: v.Functions) -> v.Claim:
+    """Both wait, and have one quantum, whatever that is; they may have been cut differently."""
+    equal = (
+        v.Clause("Q_f = Q_g", lambda o, w: v.same(*both(o, w, "Q"))),
+        v.Clause("Q_max_f = Q_max_g", lambda o, w: v.same(*both(o, w, "Q_max"))),
+    )
+    same_now = v.Need(lambda o, w: v.same(*both(o, w, "now")), th.EQUAL_QUANTA)
+    return v.Claim(
+        deficit.D_CHANGE_GAP,
+        _changing(deficit_system(kernel, backlogged=("f", "g")), _quanta_change(kernel, same_now)),
+        (*_CHANGE_WITHIN, *equal, *_CHANGE_STARTS),
+        (
+            *(*_CHANGE_WITHIN, *equal, *_CHANGE_BALANCE),
+            v.Clause("X >= 0", lambda o, w: w.X >= 0),
+            v.Clause("P_f = P_g", same_credit),
+        ),
+        (v.Clause("W_g - W_f <= 2(Q_max + U - 1) + B_f + B_g + X_f, and the same of f", _change_gap_within),),
+    )
+
+
+def _changed_net(o: Algebra, w: v.World) -> v.Term:
+    net = w.P - w.X - w.W
+    most = w.Q_max + w.U - 1 + w.back
+    return (net <= most) & (-net <= most)
+
+
+def _change_gap_within(o: Algebra, w: v.World) -> v.Term:
+    (service_f, service_g), (cut_f, cut_g) = both(o, w, "W"), both(o, w, "X")
+    (quantum_f, quantum_g), (charge_f, charge_g) = both(o, w, "Q_max"), both(o, w, "U")
+    bound = deficit.gap_cost(quantum_f, charge_f, quantum_g, charge_g) + both_backs(o, w)
+    return (service_g - service_f <= bound + cut_f) & (service_f - service_g <= bound + cut_g)
+
+
 def claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
     alone, one = deficit_system(kernel), deficit_system(kernel, backlogged=("f",))
@@ -273,4 +601,12 @@ def claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
             v.Clause("|Q_g W_f - Q_f W_g| <= bound", weighted_gap_within),
         ),
         *_rejoin_claims(kernel),
+        _work_conserved(kernel),
+        _latency(kernel),
+        latency_in_time(deficit.D_A2_TIME, kernel),
+        _weighted_latency(kernel),
+        _starvation(kernel),
+        _price(kernel),
+        _change_claim(kernel),
+        _change_gap_claim(kernel),
     )

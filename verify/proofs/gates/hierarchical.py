@@ -12,207 +12,141 @@ The clauses are those of the deficit gate's theorems (`fairsched.verify.proofs.g
 nodes.
 """
 
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import numpy as np
 
-from fairsched.model.algebra import Algebra
-from fairsched.model.theorem import MEM_RESERVE, Theorem
+from fairsched.model.algebra import EXACT, NUMPY, Algebra, Bools, ExactVector, Ints, SiblingAlgebra
+from fairsched.model.pricing import charge_max_reserved
+from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies import gates
-from fairsched.verify import events, logic
-from fairsched.verify.proofs.gates import changes as change_proofs
+from fairsched.verify import events
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
+from fairsched.verify.proofs.gates import deficit_runs
+from fairsched.verify.proofs.gates.deficit_steps import SEEN, chosen_claim, first_claim, in_credit
 from fairsched.verify.proofs.kernels import deficit, hierarchical
 
 # --- what may happen ------------------------------------------------------------------------------------------------
 
-PATH = {"p": logic.POINT, "inner": logic.POINT, "outer": logic.POINT}
-_AMOUNT = {**PATH, "x": logic.SCALAR}
+ON_PATH = ("p", "inner", "outer")
+PATH = dict.fromkeys(ON_PATH, v.POINT)
 
 
-def along(o: Algebra, v: logic.Term, w: logic.World, amount: logic.Term) -> logic.Term:
-    """A ghost's change at a client and at its groups; not the kernel of that name, which is under proof."""
-    return o.bump(o.bump(o.bump(v, w.p, amount), w.inner, amount), w.outer, amount)
-
-
-def is_other(o: Algebra, like: logic.Term, one: logic.Term, two: logic.Term) -> logic.Term:
+def is_other(o: Algebra, like: v.Term, one: v.Term, two: v.Term) -> v.Term:
     """Whether two points are not one client."""
-    return o.where(o.pick(logic.only(o, like, one), two, False), False, True)
+    return o.where(o.pick(v.only(o, like, one), two, False), False, True)
 
 
-def _a_path(o: Algebra, w: logic.World) -> logic.Term:
+def _a_path(o: Algebra, w: v.World) -> v.Term:
     """A client and its groups are different nodes, and no other groups are asked for."""
     apart = is_other(o, w.Q, w.p, w.inner) & is_other(o, w.Q, w.p, w.outer) & is_other(o, w.Q, w.inner, w.outer)
     return o.exists(w.p) & apart
 
 
-def _charged_within(o: Algebra, w: logic.World) -> logic.Term:
-    """What is charged now and what is still reserved is at most U, for the client and for each of its groups."""
-
-    def within(p: Any) -> Any:
-        return w.x + o.pick(w.R, p, 0) + w.r <= o.pick(w.U, p, w.x + w.r)
-
-    return within(w.p) & within(w.inner) & within(w.outer)
-
-
-def _was_reserved(o: Algebra, w: logic.World) -> logic.Term:
-    return (w.x <= o.pick(w.R, w.p, 0)) & (w.x <= o.pick(w.R, w.inner, w.x)) & (w.x <= o.pick(w.R, w.outer, w.x))
-
-
-def _seen(o: Algebra, w: logic.World) -> logic.Term:
+def _seen(o: Algebra, w: v.World) -> v.Term:
     """What the gate saw of the client's groups is what they have, and 1 where there is none."""
-    inner = logic.same(o.pick(w.inner_q, w.p, 1), o.pick(w.q, w.inner, 1))
-    return inner & logic.same(o.pick(w.outer_q, w.p, 1), o.pick(w.q, w.outer, 1))
+    inner = v.same(o.pick(w.inner_q, w.p, 1), o.pick(w.q, w.inner, 1))
+    return inner & v.same(o.pick(w.outer_q, w.p, 1), o.pick(w.q, w.outer, 1))
 
 
-def _part_back(o: Algebra, w: logic.World) -> logic.Term:
-    """k of x will be given back, to the client and to its groups, each of which is given back at most B at one time."""
-
-    def within(p: Any) -> Any:
-        return o.pick(w.K, p, 0) + w.k <= o.pick(w.back, p, w.k)
-
-    return (w.k >= 0) & (w.k <= w.x) & within(w.p) & within(w.inner) & within(w.outer)
+IS_PATH = v.Need(_a_path)
 
 
-def _was_charged(o: Algebra, w: logic.World) -> logic.Term:
-    """Only what was charged to the client and to its groups is given back."""
-    return (w.x <= o.pick(w.K, w.p, 0)) & (w.x <= o.pick(w.K, w.inner, w.x)) & (w.x <= o.pick(w.K, w.outer, w.x))
-
-
-_PART_BACK = logic.Need(_part_back)
-IS_PATH = logic.Need(_a_path)
-_RESERVED = logic.Need(_was_reserved, MEM_RESERVE)
-
-
-def refill_event(flat: logic.Functions, *needs: logic.Need) -> logic.Event:
+def refill_event(flat: v.Functions, *needs: v.Need) -> v.Event:
     """One round of credit in one family, of which f and g both are, or neither."""
 
-    def refill(o: Algebra, w: logic.World) -> logic.Written:
+    def refill(o: Algebra, w: v.World) -> v.Written:
         q = flat.refill(o, w.q, w.queued & w.family, w.known & w.family, w.Q)
         return {"q": q, "P": w.P + (q - w.q)}
 
-    def siblings(o: Algebra, w: logic.World) -> logic.Term:
+    def siblings(o: Algebra, w: v.World) -> v.Term:
         here, there = o.pick(w.family, w.f, True), o.pick(w.family, w.g, True)
         return o.where(here, there, True) & o.where(there, here, True)
 
-    return logic.Event(
+    return v.Event(
         "refill a family",
         refill,
-        {"family": logic.MASK},
+        {"family": v.MASK},
         (siblings, *needs),
         (flat.refill_due, flat.refill),
         happens=lambda o, w: flat.refill_due(o, w.q, w.queued & w.family),
     )
 
 
-def _admission_events(kernel: logic.Functions) -> tuple[logic.Event, ...]:
-    """The client p, in `inner`, which is in `outer`, is admitted, charged x, and r more may be charged to it later."""
-
-    def admit(o: Algebra, w: logic.World) -> logic.Written:
-        q = kernel.admit(o, w.q, w.p, w.inner, w.outer, w.x)
-        return {"q": q, "R": along(o, w.R, w, w.r), "K": along(o, w.K, w, w.k), "W": along(o, w.W, w, w.x)}
-
-    def choose(o: Algebra, w: logic.World) -> logic.Term:
-        return kernel.choose(o, w.q, w.inner_q, w.outer_q, w.queued, w.ready, w.score)
-
-    groups = {"inner": logic.POINT, "outer": logic.POINT, **logic.scalars("x", "r", "k")}
-    needs = (
-        IS_PATH,
-        events.NOT_NEGATIVE,
-        _PART_BACK,
-        logic.Need(lambda o, w: w.r >= 0),
-        logic.Need(_charged_within, MEM_RESERVE),
-    )
-    seen = {**logic.vectors("inner_q", "outer_q", "score"), "ready": logic.MASK}
-    chosen, past = events.admissions(admit, groups, needs, choose, seen, (kernel.choose,), (kernel.admit,))
-    return chosen.with_needs(_seen), past
-
-
-def _running_events(kernel: logic.Functions, flat: logic.Functions) -> tuple[logic.Event, ...]:
-    """What happens to requests in flight."""
-
-    def correct(o: Algebra, w: logic.World) -> logic.Written:
-        q = kernel.admit(o, w.q, w.p, w.inner, w.outer, w.x)
-        return {"q": q, "R": along(o, w.R, w, -w.x), "K": along(o, w.K, w, w.k), "W": along(o, w.W, w, w.x)}
-
-    def release(o: Algebra, w: logic.World) -> logic.Written:
-        return {"R": along(o, w.R, w, -w.x)}
-
-    def preempt(o: Algebra, w: logic.World) -> logic.Written:
-        return {**release(o, w), "queued": o.put(w.queued, w.p, True), "known": o.put(w.known, w.p, True)}
-
-    def refund(o: Algebra, w: logic.World) -> logic.Written:
-        q = kernel.refund(o, w.q, w.p, w.inner, w.outer, w.x)
-        return {"q": q, "K": along(o, w.K, w, -w.x), "W": along(o, w.W, w, -w.x)}
-
-    reserved = (IS_PATH, events.NOT_NEGATIVE, _RESERVED)
-    return (
-        logic.Event(
-            "decode",
-            lambda o, w: {"q": flat.decode(o, w.q, w.d), "R": w.R - w.d, "W": w.W + w.d},
-            {"d": logic.VECTOR},
-            events.DECODED,
-            (flat.decode,),
-        ),
-        logic.Event("correct", correct, {**_AMOUNT, "k": logic.SCALAR}, (*reserved, _PART_BACK), (kernel.admit,)),
-        logic.Event("finish", release, _AMOUNT, reserved),
-        logic.Event("preempt", preempt, _AMOUNT, reserved),
-        logic.Event("refund", refund, _AMOUNT, (IS_PATH, events.NOT_NEGATIVE, _was_charged), (kernel.refund,)),
-    )
-
-
 def hierarchical_system(
-    kernel: logic.Functions = hierarchical, flat: logic.Functions = deficit, *, backlogged: tuple[str, ...] = ()
-) -> logic.System:
-    """The gate over an interval in which a client waits at or below each of `backlogged` ("f", "g")."""
-    queues = ("arrive", "arrive behind one's own", "leave the queue")
-    kept = (event for event in deficit_proofs.deficit_system(flat).events if event.name in queues)
+    kernel: v.Functions = hierarchical, flat: v.Functions = deficit, *, backlogged: tuple[str, ...] = ()
+) -> v.System:
+    """The gate over an interval in which a client waits at or below each of `backlogged` ("f", "g"): what happens to
+    the deficit gate's clients, counted along a client's path, and refills of families."""
+    of = events.declared(gates.DeficitGate, flat)
+    kernels = {**of.kernels, "admit": {"q": kernel.admit}, "refund": {"q": kernel.refund}, "refill": {}}
+    tree = attrs.evolve(
+        of,
+        choose=kernel.choose,
+        kernels=kernels,
+        names={**of.names, "inner": "inner", "outer": "outer"},
+        choosing={"inner": "inner_q", "outer": "outer_q"},
+    )
+    part = events.part_comes_back(*ON_PATH)
+    every = events.gate_events(
+        tree,
+        (events.NOT_NEGATIVE, *part, events.MORE, events.fits_at(*ON_PATH)),
+        settled=part,
+        reserved=events.reserved_at(*ON_PATH),
+        nodes=ON_PATH,
+        exists=IS_PATH,
+    )
+    seen = (event.with_needs(_seen) if event.name == "admit" else event for event in every)
     refill = refill_event(flat, *map(events.waits, backlogged))
-    every = (*kept, refill, *_admission_events(kernel), *_running_events(kernel, flat))
-    return logic.System(
-        "hierarchical gate", deficit_proofs.PARAMETERS, deficit_proofs.LAWS, deficit_proofs.FIELDS, every
+    return v.System(
+        "hierarchical gate", deficit_proofs.PARAMETERS, deficit_proofs.LAWS, deficit_proofs.FIELDS, (*seen, refill)
     )
 
 
 # --- an organisation and its clients --------------------------------------------------------------------------------
 
 
-def _of_g(o: Algebra, w: logic.World) -> logic.Term:
+def _of_g(o: Algebra, w: v.World) -> v.Term:
     """g is one of the client's groups exactly if the client is one of `mine`."""
     above = o.where(is_other(o, w.Q, w.g, w.inner), o.where(is_other(o, w.Q, w.g, w.outer), False, True), True)
     mine = o.pick(w.mine, w.p, False)
     return o.where(mine, above, o.where(above, False, True)) & is_other(o, w.Q, w.g, w.p)
 
 
-def _not_mine(o: Algebra, w: logic.World) -> logic.Term:
+def _not_mine(o: Algebra, w: v.World) -> v.Term:
     """Groups are no clients."""
     return o.where(o.pick(w.mine, w.inner, False) | o.pick(w.mine, w.outer, False), False, True)
 
 
-def _sum_of_mine(o: Algebra, w: logic.World, v: logic.Term) -> logic.Term:
-    return logic.total(o, o.where(w.mine, v, 0))
+def _sum_of_mine(o: Algebra, w: v.World, vector: v.Term) -> v.Term:
+    return v.total(o, o.where(w.mine, vector, 0))
 
 
-def _split_system(kernel: logic.Functions, flat: logic.Functions) -> logic.System:
+def _split_system(kernel: v.Functions, flat: v.Functions) -> v.System:
     """The gate in which g is charged whatever its clients are, and nothing else."""
     one = hierarchical_system(kernel, flat, backlogged=("f",))
-    decoded = logic.Need(lambda o, w: logic.same(o.pick(w.d, w.g, 0), _sum_of_mine(o, w, w.d)))
+    decoded = v.Need(lambda o, w: v.same(o.pick(w.d, w.g, 0), _sum_of_mine(o, w, w.d)))
 
-    def of_clients(event: logic.Event) -> logic.Event:
+    def of_clients(event: v.Event) -> v.Event:
         if "inner" in event.facts:
             return event.with_needs(_of_g, _not_mine)
         return event.with_needs(decoded) if event.name == "decode" else event
 
     return attrs.evolve(
         one,
-        parameters={**one.parameters, "mine": logic.MASK},
+        parameters={**one.parameters, "mine": v.MASK},
         laws=(*one.laws, deficit_proofs.EQUAL, lambda o, w: o.where(o.pick(w.mine, w.g, True), False, True)),
         events=tuple(map(of_clients, one.events)),
         derived={"clients_of_g": lambda o, w: _sum_of_mine(o, w, w.W)},
     )
 
 
-def _no_more_than_f(o: Algebra, w: logic.World) -> logic.Term:
+def _no_more_than_f(o: Algebra, w: v.World) -> v.Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = deficit_proofs.both(o, w, "Q"), deficit_proofs.both(o, w, "U")
     most = (quantum_f + charge_f - 1) + (quantum_g + charge_g - 1) + deficit_proofs.both_backs(o, w)
     return w.clients_of_g - o.pick(w.W, w.f, 0) <= most
@@ -223,202 +157,335 @@ def _no_more_than_f(o: Algebra, w: logic.World) -> logic.Term:
 _FLAT = {claim.theorem.id: claim for claim in deficit_proofs.claims()}
 
 
-def _as_of_clients(theorem: Theorem, of: logic.System, flat: str) -> logic.Claim:
+def _as_of_clients(theorem: Theorem, of: v.System, flat: str) -> v.Claim:
     """The deficit gate's claim about clients as one about the nodes of a tree."""
     return attrs.evolve(_FLAT[flat], theorem=theorem, system=of)
 
 
-def _change_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Claim:
+def _change_claim(kernel: v.Functions, flat: v.Functions) -> v.Claim:
     """The deficit gate's claim about quanta that change; the event in which they do is its own."""
-    of = change_proofs.claims(flat)[0]
+    of = {claim.theorem.id: claim for claim in deficit_proofs.claims(flat)}["D-change"]
     events = (
         *hierarchical_system(kernel, flat).events,
         *(event for event in of.system.events if event.name == "configured"),
     )
     changing = attrs.evolve(of.system, name="hierarchical gate, quanta change", events=events)
-    return attrs.evolve(of, theorem=gates.H_CHANGE, system=changing)
+    return attrs.evolve(of, theorem=hierarchical.H_CHANGE, system=changing)
 
 
 # --- one step of the kernels ------------------------------------------------------------------------------------------
 
-_SEEN = {**logic.vectors("q", "inner_q", "outer_q", "score"), **dict.fromkeys(("queued", "ready"), logic.MASK)}
+_SEEN = {**SEEN, **v.vectors("inner_q", "outer_q")}
 
 
-def _gate_claim(kernel: logic.Functions) -> logic.Claim:
-    """`served` is the client that the gate let in last, and the vectors are those from which it chose."""
-
-    def choose(o: Algebra, w: logic.World) -> logic.Written:
-        seen = {name: getattr(w, f"{name}_now") for name in _SEEN}
-        order = ("q", "inner_q", "outer_q", "queued", "ready", "score")
-        return {**seen, "served": kernel.choose(o, *(seen[name] for name in order))}
-
-    def may_go(w: logic.World) -> logic.Term:
-        return w.queued & w.ready & (w.q > 0) & (w.inner_q > 0) & (w.outer_q > 0)
-
-    def best(o: Algebra, w: logic.World) -> logic.Term:
-        found = logic.spread(o.exists(w.served), w.score) & (w.score <= o.pick(w.score, w.served, 0))
-        return logic.implies(o, may_go(w), found)
-
-    well_chosen = (
-        logic.Clause(
-            "who is served waits, is ready, and has credit as its groups have",
-            lambda o, w: o.pick(may_go(w), w.served, True),
-        ),
-        logic.Clause("none of them scores better, and one is served if there is one", best),
-    )
-    facts = {f"{name}_now": kind for name, kind in _SEEN.items()}
-    event = logic.Event("choose", choose, facts, kernels=(kernel.choose,))
-    return logic.one_step(
-        gates.H_GATE, "hierarchical gate, its choice", {**_SEEN, "served": logic.POINT}, event, well_chosen
-    )
+def _may_go(w: v.World) -> v.Term:
+    """Who waits, is ready, and has credit as its groups have."""
+    return in_credit(w) & (w.inner_q > 0) & (w.outer_q > 0)
 
 
-def _first_claim(kernel: logic.Functions) -> logic.Claim:
-    """`first` has the best score of all that wait, and `goes` is what the gate says of it before it looks at others."""
+def _gate_claim(kernel: v.Functions) -> v.Claim:
+    def choose(o: Algebra, w: v.World) -> v.Term:
+        return kernel.choose(o, w.q, w.inner_q, w.outer_q, w.queued, w.ready, w.score)
 
-    def ask(o: Algebra, w: logic.World) -> logic.Written:
-        seen = {name: getattr(w, f"{name}_now") for name in _SEEN}
-        first = o.argmax(seen["score"], seen["queued"])
-        own, inner, outer = (o.pick(seen[name], first, 0) for name in ("q", "inner_q", "outer_q"))
-        return {**seen, "first": first, "goes": kernel.goes_first(o, seen["ready"], first, own, inner, outer)}
-
-    def may_go(w: logic.World) -> logic.Term:
-        return w.queued & w.ready & (w.q > 0) & (w.inner_q > 0) & (w.outer_q > 0)
-
-    clauses = (
-        logic.Clause(
-            "it waits, is ready, and has credit as its groups have",
-            lambda o, w: o.where(w.goes, o.pick(may_go(w), w.first, False), True),
-        ),
-        logic.Clause(
-            "none of those scores better",
-            lambda o, w: logic.implies(
-                o, logic.spread(w.goes, w.score) & may_go(w), w.score <= o.pick(w.score, w.first, 0)
-            ),
-        ),
-        logic.Clause(
-            "so it is where that holds", lambda o, w: o.where(o.pick(may_go(w), w.first, False), w.goes, True)
-        ),
-    )
-    facts = {f"{name}_now": kind for name, kind in _SEEN.items()}
-    event = logic.Event("ask", ask, facts, (_READY_WAITS,), (kernel.goes_first,))
-    fields = {**_SEEN, "first": logic.POINT, "goes": logic.FLAG}
-    return logic.one_step(gates.H_FIRST, "hierarchical gate, the first in line", fields, event, clauses)
+    return chosen_claim(hierarchical.H_GATE, "hierarchical gate, its choice", _SEEN, choose, _may_go, (kernel.choose,))
 
 
-_READY_WAITS = logic.Need(lambda o, w: logic.implies(o, w.ready_now, w.queued_now))
+def _first_claim(kernel: v.Functions) -> v.Claim:
+    def goes(o: Algebra, w: v.World, first: v.Term) -> v.Term:
+        return kernel.goes_first(o, w.ready, first, *(o.pick(q, first, 0) for q in (w.q, w.inner_q, w.outer_q)))
+
+    name = "hierarchical gate, the first in line"
+    return first_claim(hierarchical.H_FIRST, name, _SEEN, goes, _may_go, (kernel.goes_first,))
 
 
-def _rounds_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Claim:
+def _rounds_claim(kernel: v.Functions, flat: v.Functions) -> v.Claim:
     """Rounds of the family `ours` in a row, counted in quanta as `G`: others are refilled meanwhile, and whatever else
     happens starts the count again."""
     tree = hierarchical_system(kernel, flat)
 
-    def counted(event: logic.Event) -> logic.Event:
+    def counted(event: v.Event) -> v.Event:
         if event.name == "refill a family":
-            elsewhere = logic.Need(lambda o, w: logic.implies(o, w.ours & w.family, False))
+            elsewhere = v.Need(lambda o, w: v.implies(o, w.ours & w.family, False))
             return event.with_needs(elsewhere)
-        return logic.and_also(event, G=lambda o, w, _: w.G - w.G)
+        return v.and_also(event, G=lambda o, w, _: w.G - w.G)
 
-    def refill(o: Algebra, w: logic.World) -> logic.Written:
+    def refill(o: Algebra, w: v.World) -> v.Written:
         q = flat.refill(o, w.q, w.queued & w.ours, w.known & w.ours, w.Q)
         return {"q": q, "P": w.P + (q - w.q), "G": w.G + w.Q}
 
-    due = logic.Need(lambda o, w: w.due)
-    ours = logic.Event("refill", refill, {}, (due,), (flat.refill_due, flat.refill))
+    due = v.Need(lambda o, w: w.due)
+    ours = v.Event("refill", refill, {}, (due,), (flat.refill_due, flat.refill))
     of = attrs.evolve(
         tree,
-        parameters={**tree.parameters, "ours": logic.MASK},
-        fields={**tree.fields, "G": logic.VECTOR},
+        parameters={**tree.parameters, "ours": v.MASK},
+        fields={**tree.fields, "G": v.VECTOR},
         events=(ours, *map(counted, tree.events)),
         derived={"due": lambda o, w: flat.refill_due(o, w.q, w.queued & w.ours)},
     )
-    raised = logic.Clause(
+    raised = v.Clause(
         "the rounds so far raised waiting clients by G",
-        lambda o, w: logic.implies(o, w.queued & w.ours, w.q - w.G >= 1 - w.U),
+        lambda o, w: v.implies(o, w.queued & w.ours, w.q - w.G >= 1 - w.U),
     )
-    return logic.Claim(
-        gates.H_ROUNDS,
+    return v.Claim(
+        hierarchical.H_ROUNDS,
         of,
-        (*deficit_proofs.NOTHING_YET, logic.Clause("G = 0", lambda o, w: logic.same(w.G, 0))),
+        (*deficit_proofs.NOTHING_YET, v.Clause("G = 0", lambda o, w: v.same(w.G, 0))),
         (*deficit_proofs.RANGE, raised),
-        (logic.Clause("a round more is due only if G_i <= U_i - 1", _few_rounds),),
+        (v.Clause("a round more is due only if G_i <= U_i - 1", _few_rounds),),
     )
 
 
-def _few_rounds(o: Algebra, w: logic.World) -> logic.Term:
+def _few_rounds(o: Algebra, w: v.World) -> v.Term:
     """After k rounds G = k Q, so one more is due only if k <= floor((U_i - 1) / Q_i)."""
-    return logic.implies(o, w.queued & w.ours & w.due, w.G <= w.U - 1)
+    return v.implies(o, w.queued & w.ours & w.due, w.G <= w.U - 1)
 
 
-def _progress_claim(kernel: logic.Functions, flat: logic.Functions) -> logic.Claim:
+def _progress_claim(kernel: v.Functions, flat: v.Functions) -> v.Claim:
     """`served` is what the gate would let in of `family`, whose groups have credit, with every client ready."""
 
-    def choose(o: Algebra, w: logic.World) -> logic.Written:
-        waiting = w.queued_now & w.family_now
-        served = kernel.choose(o, w.q_now, w.inner_q, w.outer_q, waiting, waiting, w.score)
-        return {"q": w.q_now, "queued": w.queued_now, "family": w.family_now, "served": served}
+    def choose(o: Algebra, w: v.World) -> v.Written:
+        waiting = w.queued & w.family
+        return {"served": kernel.choose(o, w.q, w.inner_q, w.outer_q, waiting, waiting, w.score)}
 
-    def nothing_due(o: Algebra, w: logic.World) -> logic.Term:
-        return o.where(flat.refill_due(o, w.q_now, w.queued_now & w.family_now), False, True)
+    def nothing_due(o: Algebra, w: v.World) -> v.Term:
+        return o.where(flat.refill_due(o, w.q, w.queued & w.family), False, True)
 
-    in_credit = logic.Need(lambda o, w: logic.implies(o, w.family_now, (w.inner_q > 0) & (w.outer_q > 0)))
-    seen = {"inner_q": logic.VECTOR, "outer_q": logic.VECTOR, "score": logic.VECTOR}
-    facts = {**seen, "q_now": logic.VECTOR, "queued_now": logic.MASK, "family_now": logic.MASK}
-    served = logic.Clause(
+    in_credit = v.Need(lambda o, w: v.implies(o, w.family, (w.inner_q > 0) & (w.outer_q > 0)))
+    served = v.Clause(
         "if a client of it waits, one of it is let in",
-        lambda o, w: logic.implies(o, w.queued & w.family, logic.spread(o.exists(w.served), w.q)),
+        lambda o, w: v.implies(o, w.queued & w.family, v.spread(o.exists(w.served), w.q)),
     )
-    event = logic.Event("choose", choose, facts, (nothing_due, in_credit), (kernel.choose, flat.refill_due))
-    fields = {"q": logic.VECTOR, "queued": logic.MASK, "family": logic.MASK, "served": logic.POINT}
-    return logic.one_step(gates.H_PROGRESS, "hierarchical gate, a family", fields, event, (served,))
+    return v.one_step(
+        hierarchical.H_PROGRESS,
+        "hierarchical gate, a family",
+        {"served": v.POINT},
+        v.Event("choose", choose, kernels=(kernel.choose, flat.refill_due)),
+        (served,),
+        parameters={**v.vectors("q", "inner_q", "outer_q", "score"), "queued": v.MASK, "family": v.MASK},
+        laws=(nothing_due, in_credit),
+    )
 
 
-def _refund_claim(kernel: logic.Functions) -> logic.Claim:
+def _refund_claim(kernel: v.Functions) -> v.Claim:
     """`was` are the deficits before the client p and its groups were given back `x`."""
 
-    def refund(o: Algebra, w: logic.World) -> logic.Written:
-        q = kernel.refund(o, w.q_now, w.p_now, w.inner_now, w.outer_now, w.x_now)
-        now = {"p": w.p_now, "inner": w.inner_now, "outer": w.outer_now}
-        return {"was": w.q_now, "q": q, "x": w.x_now, **now}
+    def refund(o: Algebra, w: v.World) -> v.Written:
+        return {"q": kernel.refund(o, w.was, w.p, w.inner, w.outer, w.x)}
 
-    def given(o: Algebra, w: logic.World) -> logic.Term:
-        on_path = o.put(o.put(o.put(logic.spread(False, w.q), w.p, True), w.inner, True), w.outer, True)
-        return o.where(on_path, logic.same(w.q, w.was + w.x), logic.same(w.q, w.was))
+    def given(o: Algebra, w: v.World) -> v.Term:
+        on_path = o.put(o.put(o.put(v.spread(False, w.q), w.p, True), w.inner, True), w.outer, True)
+        return o.where(on_path, v.same(w.q, w.was + w.x), v.same(w.q, w.was))
 
-    clauses = (logic.Clause("each gets what was asked, others nothing", given),)
-    facts = {f"{name}_now": kind for name, kind in {"q": logic.VECTOR, **PATH, "x": logic.SCALAR}.items()}
-
-    def is_path(o: Algebra, w: logic.World) -> logic.Term:
-        return IS_PATH.holds(o, logic.World(Q=w.Q, p=w.p_now, inner=w.inner_now, outer=w.outer_now))
-
-    needs = (logic.Need(is_path), logic.Need(lambda o, w: w.x_now >= 0))
-    fields = {"q": logic.VECTOR, "was": logic.VECTOR, "x": logic.SCALAR, **PATH}
-    event = logic.Event("refund", refund, facts, needs, (kernel.refund,))
-    return logic.one_step(
-        gates.H_REFUND,
+    return v.one_step(
+        hierarchical.H_REFUND,
         "hierarchical gate, a refund",
-        fields,
-        event,
-        clauses,
-        parameters={"Q": logic.VECTOR},
-        laws=(lambda o, w: w.Q >= 1,),
+        v.vectors("q"),
+        v.Event("refund", refund, kernels=(kernel.refund,)),
+        (v.Clause("each gets what was asked, others nothing", given),),
+        parameters={**v.vectors("Q", "was"), **PATH, "x": v.SCALAR},
+        laws=(lambda o, w: w.Q >= 1, IS_PATH, lambda o, w: w.x >= 0),
     )
 
 
-def claims(kernel: logic.Functions = hierarchical, flat: logic.Functions = deficit) -> tuple[logic.Claim, ...]:
+# --- all families at once ---------------------------------------------------------------------------------------------
+# All families of a tree are refilled at once: H-families, H-words, and what is false of a flat gate.
+#
+# H-families is about the shipped `refilled`, for any number of nodes and families: its words are said of each family at
+# once, and here by what they say to one family, whatever they say to others.  H-words is about the interpretation that
+# says them in production, `SiblingAlgebra`, as `NUMPY` does for one family: in every small forest.
+#
+# F-HIER-1 is what a client gains that comes as many: under the deficit gate k clients get k shares, whatever they are.
+
+# --- any number of nodes and families -------------------------------------------------------------------------------
+
+
+class _Families:
+    """The words of `o` said of every family at once, as the members of one hear them; what others hear is not known."""
+
+    def __init__(self, o: Algebra, w: v.World) -> None:
+        self._o = o
+        self._family = w.family
+        self._flags = iter((w.others_any, w.others_none))
+        self._numbers = iter((w.others_rounds,))
+
+    def __getattr__(self, word: str) -> Any:
+        return getattr(self._o, word)
+
+    def any(self, m: v.Term) -> v.Term:
+        """A truth value of the family, held by its members."""
+        return self._o.where(self._family, self._o.any(m & self._family), next(self._flags))
+
+    def none(self, m: v.Term) -> v.Term:
+        """The same."""
+        return self._o.where(self._family, self._o.none(m & self._family), next(self._flags))
+
+    def argmin(self, vector: v.Term, m: v.Term) -> v.Term:
+        """The member of smallest v."""
+        return self._o.argmin(vector, m & self._family)
+
+    def pick(self, vector: v.Term, p: v.Term, default: int) -> v.Term:
+        """What v is at the family's point."""
+        return self._o.where(self._family, self._o.pick(vector, p, default), next(self._numbers))
+
+
+_TREE = {"q_now": v.VECTOR, "Q_now": v.VECTOR, **dict.fromkeys(("waits", "known", "family"), v.MASK)}
+_OTHERS = {"others_any": v.MASK, "others_none": v.MASK, "others_rounds": v.VECTOR}
+
+
+def families_claim(kernel: v.Functions, flat: v.Functions) -> v.Claim:
+    """`q` are the deficits after all families were refilled at once, `alone` what the flat gate makes of the family."""
+
+    def at_once(o: Algebra, w: v.World, *, some_due: bool) -> v.Term:
+        names = {"refill_due": flat.refill_due, "refill_rounds": flat.refill_rounds, "common": lambda quanta: quanta}
+        words = {"SiblingAlgebra": lambda _: _Families(o, w), "NUMPY": SimpleNamespace(any=lambda _: some_due)}
+        state = SimpleNamespace(up=None, known=w.known, quantum=w.Q_now)
+        return v.with_names(kernel.refilled, **words, **names)(w.q_now, w.waits, state)
+
+    def alone(o: Algebra, w: v.World) -> v.Term:
+        waits = w.waits & w.family
+        topped = flat.refill_rounds(o, w.q_now, waits, w.known & w.family, w.Q_now)
+        return o.where(v.spread(flat.refill_due(o, w.q_now, waits), w.q_now), topped, w.q_now)
+
+    def due(o: Algebra, w: v.World) -> v.Term:
+        return o.any(flat.refill_due(_Families(o, w), w.q_now, w.waits) & w.waits)
+
+    def event(name: str, some_due: bool) -> v.Event:
+        def refilled(o: Algebra, w: v.World) -> v.Written:
+            return {"q": at_once(o, w, some_due=some_due), "alone": alone(o, w), "ours": w.family}
+
+        asked = v.Need(lambda o, w: due(o, w) if some_due else o.where(due(o, w), False, True))
+        return v.Event(name, refilled, {**_TREE, **_OTHERS}, (lambda o, w: w.Q_now >= 1, asked))
+
+    clause = v.Clause("in each family as if it were alone", lambda o, w: v.implies(o, w.ours, v.same(w.q, w.alone)))
+    one = v.one_step(
+        hierarchical.H_FAMILIES,
+        "hierarchical gate, all its families",
+        {"q": v.VECTOR, "alone": v.VECTOR, "ours": v.MASK},
+        event("some are refilled", True),
+        (clause,),
+        closed_forms=True,
+    )
+    return attrs.evolve(one, system=attrs.evolve(one.system, events=(*one.system.events, event("none is due", False))))
+
+
+# --- the words that ship, in every small forest ---------------------------------------------------------------------
+
+
+MEMBERS_MAX = 3
+"""Most members of a family in the forest of all small families."""
+DEFICITS, QUANTA = (-2, 0, 1), (1, 2)
+
+
+def forests() -> Iterator[Mapping[str, Any]]:
+    """All families of up to three members, in one forest: first grouped by family, then mixed up in two ways.
+
+    A member is known or not, waits or not if it is known, and has one of a few deficits and quanta.  The parents are
+    nodes that are no family's members, but for the root, which has them all.
+    """
+    member = [(q, known, waits, quantum) for q in DEFICITS for known, waits in _MEMBERS for quantum in QUANTA]
+    families = [family for size in range(1, MEMBERS_MAX + 1) for family in product(member, repeat=size)]
+    first = 1 + len(families)
+    up = [hierarchical.ROOT] * first + [1 + i for i, family in enumerate(families) for _ in family]
+    nodes = [(1, 0, 0, 1)] * first + [each for family in families for each in family]
+    for order in (range(len(up)), _mixed(len(up), 7), _mixed(len(up), 11)):
+        placed = sorted(range(1, len(up)), key=lambda node: order[node])
+        name = {0: 0, **{node: i + 1 for i, node in enumerate(placed)}}
+        q, known, waits, quantum = zip(nodes[0], *(nodes[node] for node in placed), strict=True)
+        yield {
+            "up": [0, *(name[up[node]] for node in placed)],
+            "q": list(q),
+            "known": list(known),
+            "waits": list(waits),
+            "quantum": list(quantum),
+        }
+
+
+_MEMBERS = ((0, 0), (1, 0), (1, 1))
+
+
+def _mixed(size: int, step: int) -> list[int]:
+    """Places that keep no family together."""
+    return [node * step * 7919 % (size + 1) for node in range(size)]
+
+
+def refilled_alone(w: Any) -> dict[int, tuple[list[int], list[int]]]:
+    """For each node that has children these, and what the deficit gate makes of them, were they all there is.
+
+    Round by round, in Python's own integers.
+    """
+    families: dict[int, list[int]] = {}
+    for node, above in enumerate(w.up):
+        if node:
+            families.setdefault(above, []).append(node)
+    return {above: (family, _rounds_of(w, family)) for above, family in families.items()}
+
+
+def _rounds_of(w: Any, family: list[int]) -> list[int]:
+    q = ExactVector(w.q[node] for node in family)
+    quantum = ExactVector(w.quantum[node] for node in family)
+    known, waits = (ExactVector(bool(mask[node]) for node in family) for mask in (w.known, w.waits))
+    while gates.deficit.refill_due(EXACT, q, waits):
+        q = gates.deficit.refill(EXACT, q, waits, known, quantum)
+    return list(q)
+
+
+def split_up(gate: gates.AnyGate, keys: int, requests: int) -> tuple[int, int]:
+    """What an organisation of so many clients and one client in none were charged after so many requests of 3 units.
+
+    All of them always have another request waiting, and the organisation's are preferred.
+    """
+    clients = range(keys + 1)
+    heads = np.array([1] * keys + [0], dtype=np.int64)
+    state = gate.init()
+    for client in range(keys):
+        state = gate.configured(state, client, 1, (("organisation", 1),))
+    for client in clients:
+        state = gate.joined(state, client, heads[: client + 1], False)
+    charged = [0] * (keys + 1)
+    for _ in range(requests):
+        turn = gate.begin(state, heads)
+        client = turn.choose(heads)
+        turn.admit(client, 1, 2, False)
+        state = gate.released(gate.decoded(gate.after(state, turn), (client,), (1,)), client, 2)
+        charged[client] += v.RATES.input + v.RATES.output
+    return sum(charged[:keys]), charged[keys]
+
+
+def split_bound() -> int:
+    """2(Q + U - 1) for these requests, which a worker of 2 tokens takes one at a time."""
+    charge_max = charge_max_reserved(v.RATES, 2, 1)
+    return gates.deficit.gap_cost(deficit_runs.QUANTUM, charge_max, deficit_runs.QUANTUM, charge_max)
+
+
+Refilled = Callable[[Ints, Bools, Any], Ints]
+
+
+@v.sampled(hierarchical.H_WORDS, forests)
+def _words(w: SimpleNamespace, refilled: Refilled = hierarchical.refilled) -> v.Shown:
+    state: Any = SimpleNamespace(
+        up=np.array(w.up), known=np.array(w.known, dtype=np.bool_), quantum=np.array(w.quantum)
+    )
+    found = refilled(np.array(w.q), np.array(w.waits, dtype=np.bool_), state).tolist()
+    alone = refilled_alone(w)
+    return {
+        f"the children of node {above} are as if they were alone": [found[node] for node in children] == as_alone
+        for above, (children, as_alone) in alone.items()
+    } | {"the root is left alone": found[0] == w.q[0]}
+
+
+def claims(kernel: v.Functions = hierarchical, flat: v.Functions = deficit) -> tuple[v.Claim | v.SampledClaim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s and, in families, `flat`'s."""
     pair = hierarchical_system(kernel, flat, backlogged=("f", "g"))
-    split = _as_of_clients(gates.H_SPLIT, _split_system(kernel, flat), "D-4.2")
-    of_g = logic.Clause("W_g is the sum over g's clients", lambda o, w: logic.same(o.pick(w.W, w.g, 0), w.clients_of_g))
+    split = _as_of_clients(hierarchical.H_SPLIT, _split_system(kernel, flat), "D-4.2")
+    of_g = v.Clause("W_g is the sum over g's clients", lambda o, w: v.same(o.pick(w.W, w.g, 0), w.clients_of_g))
     return (
-        _as_of_clients(gates.H_RANGE, hierarchical_system(kernel, flat), "D-range"),
-        _as_of_clients(gates.H_SIBLINGS, pair.with_laws(deficit_proofs.EQUAL), "D-4.1"),
-        _as_of_clients(gates.H_WEIGHTED, pair, "D-weighted"),
+        _as_of_clients(hierarchical.H_RANGE, hierarchical_system(kernel, flat), "D-range"),
+        _as_of_clients(hierarchical.H_SIBLINGS, pair.with_laws(deficit_proofs.EQUAL), "D-4.1"),
+        _as_of_clients(hierarchical.H_WEIGHTED, pair, "D-weighted"),
         attrs.evolve(
             split,
             invariants=(*split.invariants, of_g),
-            conclusions=(logic.Clause("sum over g's clients - W_f <= 2(Q + U - 1) + B_f + B_g", _no_more_than_f),),
+            conclusions=(v.Clause("sum over g's clients - W_f <= 2(Q + U - 1) + B_f + B_g", _no_more_than_f),),
         ),
         _change_claim(kernel, flat),
         _gate_claim(kernel),
@@ -426,4 +493,169 @@ def claims(kernel: logic.Functions = hierarchical, flat: logic.Functions = defic
         _rounds_claim(kernel, flat),
         _progress_claim(kernel, flat),
         _refund_claim(kernel),
+        families_claim(kernel, flat),
+        _words(),
     )
+
+
+def bugs() -> tuple[v.Bug, ...]:
+    """Refills that are wrong in one way each."""
+
+    def as_one_family(q: Ints, waits: Bools, state: Any) -> Ints:
+        if not gates.deficit.refill_due(NUMPY, q, waits):
+            return q
+        topped: Ints = gates.deficit.refill_rounds(NUMPY, q, waits, state.known, state.quantum)
+        return topped
+
+    def one_round(q: Ints, waits: Bools, state: Any) -> Ints:
+        families = SiblingAlgebra(state.up)
+        topped: Ints = gates.deficit.refill(families, q, waits, state.known, state.quantum)
+        return topped
+
+    return (
+        v.Bug("no family is refilled while any client has credit", _words(as_one_family)),
+        v.Bug("one round, however deep the debt", _words(one_round)),
+    )
+
+
+# --- what is false --------------------------------------------------------------------------------------------------
+
+KEYS_MAX, REQUESTS_MAX = 6, 120
+
+
+def splits(gate: gates.AnyGate, name: str) -> v.SampledClaim:
+    """That splitting up gains nothing, of a gate: for up to so many clients of an organisation and so many requests."""
+    statement = "an organisation gets at most 2(Q + U - 1) more than a client beside it, however many clients it is"
+
+    def shows(w: SimpleNamespace) -> v.Shown:
+        together, other = split_up(gate, w.keys, w.requests)
+        return {statement: together - other <= split_bound()}
+
+    def worlds() -> Iterator[Mapping[str, int]]:
+        return ({"keys": k, "requests": n} for k in range(1, KEYS_MAX + 1) for n in range(1, REQUESTS_MAX + 1))
+
+    theorem = Theorem(name, statement, "what one would expect of shares", (), scope=Scope.BOUNDED)
+    return v.SampledClaim(theorem, worlds, shows)
+
+
+def refutations() -> tuple[v.RefutedClaim, ...]:
+    """What sounds right of shares among clients and is not."""
+    return (
+        v.RefutedClaim(
+            splits(gates.DeficitGate(v.RATES, deficit_runs.QUANTUM), "F-HIER-1"),
+            "the deficit gate, whose shares are per client",
+            hierarchical.H_SPLIT.id,
+            "120 requests of 3 units: as 3 clients an organisation gets 270 units, and a client beside it 90",
+            {"keys": 3, "requests": 120},
+        ),
+    )
+
+
+# --- runs that attain the bounds --------------------------------------------------------------------------------------
+
+NODES, ORGANISATION, CLIENT = 4, deficit_runs.F, deficit_runs.G
+ROOTS, CLIENTS = (1, 1, 0, 0), (0, 0, 1, 1)
+
+
+class _Run:
+    """A run under way: its steps so far and the deficits after them."""
+
+    def __init__(self, quanta: tuple[int, ...], script: deficit_runs.Script) -> None:
+        """The deficit gate's run, in which the organisation is f, and the client beside it g."""
+        self.quanta = quanta
+        self.q = [0] * NODES
+        self.steps: list[v.RunStep] = [("arrive", {"p": node}) for node in range(NODES)]
+        for word in script:
+            if word == deficit_runs.REFILL:
+                self.refill(ROOTS)
+            elif word == v.BEGIN:
+                self.steps.append((v.BEGIN, {}))
+            else:
+                node, *costs = word
+                for cost in costs:
+                    self.request(node, cost)
+
+    def refill(self, family: tuple[int, ...]) -> None:
+        """A round of credit for a family in which no client has any."""
+        assert not any(held and q > 0 for held, q in zip(family, self.q, strict=True))
+        self.q = [q + quantum * held for q, quantum, held in zip(self.q, self.quanta, family, strict=True)]
+        self.steps.append(("refill a family", {"family": family}))
+
+    def request(self, node: int, cost: int) -> None:
+        """A request of the client, or of one of the organisation's."""
+        p, inner = node, -1
+        if node == ORGANISATION:
+            while max(self.q[2:]) <= 0:
+                self.refill(CLIENTS)
+            p, inner = (2 if self.q[2] > 0 else 3), ORGANISATION
+        seen = 1 if inner < 0 else self.q[inner]
+        groups = {"inner": inner, "outer": -1, "inner_q": v.one(NODES, p, seen), "outer_q": v.one(NODES, p, 1)}
+        self.steps += _request(p, inner, cost, groups)
+        for charged in {p, node}:
+            self.q[charged] -= cost
+
+
+def _request(p: int, inner: int, cost: int, groups: Mapping[str, Any]) -> Iterator[v.RunStep]:
+    """Admitted by the gate's choice, and every node of the path pays for its output."""
+    admission, (name, facts) = v.served(
+        NODES, p, *deficit_runs.TOKENS[cost], ready=(1,) * NODES, score=v.one(NODES, p, 1), **groups
+    )
+    yield admission
+    output = facts["d"][p]
+    yield name, {"d": tuple(output if node in (p, inner) else 0 for node in range(NODES))}
+
+
+def _claim(theorem: str) -> v.Claim:
+    return v.claim_named(theorem, claims())
+
+
+def _witness(theorem: str, quanta: tuple[int, ...], script: deficit_runs.Script, bound: int, **more: Any) -> v.Witness:
+    parameters: v.Values = {"Q": quanta, "U": (deficit_runs.CHARGE_MAX,) * NODES, "f": ORGANISATION, "g": CLIENT}
+    steps = tuple(_Run(quanta, script).steps)
+    return attrs.evolve(v.Witness(_claim(theorem), NODES, parameters, steps, bound, {"q0": "q"}), **more)
+
+
+def _rounds() -> v.Witness:
+    """H-rounds: a debt of U - 1 = 4 with Q = 4 takes two rounds of the root's family."""
+    script = (deficit_runs.REFILL, (CLIENT, 3, 5), (ORGANISATION, 3, 5), deficit_runs.REFILL, deficit_runs.REFILL)
+    plain = _witness(
+        "H-rounds", (deficit_runs.QUANTUM,) * NODES, script, (deficit_runs.CHARGE_MAX - 1) // deficit_runs.QUANTUM + 1
+    )
+    return attrs.evolve(
+        plain,
+        steps=tuple(map(_of_two_kinds, plain.steps)),
+        parameters={**plain.parameters, "ours": ROOTS},
+        measure=lambda w: int(w.G[ORGANISATION]) // deficit_runs.QUANTUM,
+    )
+
+
+def _of_two_kinds(step: v.RunStep) -> v.RunStep:
+    """A refill of the root's family is another event than that of any other."""
+    return ("refill", {}) if step == ("refill a family", {"family": ROOTS}) else step
+
+
+def witnesses() -> tuple[v.Witness, ...]:
+    """One run a bound of the hierarchical gate: the deficit gate's, among the root's children."""
+    siblings = _witness("H-siblings", (deficit_runs.QUANTUM,) * NODES, deficit_runs.GAP, deficit_runs.GAP_BOUND)
+    both_ends = attrs.evolve(
+        siblings,
+        claim=_claim("H-range"),
+        steps=tuple(step for step in siblings.steps if step[0] != v.BEGIN),
+        bound_cost=deficit_runs.RANGE_BOUND,
+        measure=lambda w: int(w.q[CLIENT]) - int(w.q[ORGANISATION]),
+    )
+    weighted = _witness(
+        "H-weighted",
+        (*deficit_runs.WEIGHTED_QUANTA, 4, 4),
+        deficit_runs.WEIGHTED,
+        gates.deficit.weighted_gap_cost(4, deficit_runs.CHARGE_MAX, 2, deficit_runs.CHARGE_MAX),
+        measure=lambda w: 2 * int(w.W[ORGANISATION]) - 4 * int(w.W[CLIENT]),
+    )
+    # The organisation's two clients got 16 together.
+    split = attrs.evolve(
+        siblings,
+        claim=_claim("H-split"),
+        parameters={**siblings.parameters, "f": CLIENT, "g": ORGANISATION, "mine": CLIENTS},
+        measure=lambda w: int(w.clients_of_g) - int(w.W[CLIENT]),
+    )
+    return (both_ends, siblings, weighted, split, _rounds())

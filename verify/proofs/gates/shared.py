@@ -14,24 +14,25 @@ from functools import partial
 
 import attrs
 
+from fairsched.model import theorem as th
 from fairsched.model.algebra import Algebra
 from fairsched.model.pricing import charge_max_reserved
-from fairsched.model.theorem import BACKLOGGED_TOGETHER, GLOBAL_REFILL, REJOIN_KEEPS_DEBT, STALE_READS, Theorem
-from fairsched.policies.gates.shared import D2_GIFT, D2_GLOBAL, D2_LAG, D2_STALE, D2_STEAL, D2_TOGETHER
-from fairsched.verify import events, logic
+from fairsched.policies.gates import shared
+from fairsched.verify import events
+from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.proofs.kernels import deficit, global_deficit
+from fairsched.verify.proofs.kernels import credit_ledger, deficit, global_deficit
 
-_STALE = logic.Need(lambda o, w: (w.s >= 0) & (w.s <= w.S), STALE_READS)
+_STALE = v.Need(lambda o, w: (w.s >= 0) & (w.s <= w.S), th.STALE_READS)
 
 
-def _from_a_copy(event: logic.Event) -> logic.Event:
+def _from_a_copy(event: v.Event) -> v.Event:
     """The event, which decides and charges from a copy that is ahead by `s`; what it does is added to the true q."""
 
-    def seen(w: logic.World) -> logic.World:
-        return logic.World(**{**vars(w), "q": w.q + w.s})
+    def seen(w: v.World) -> v.World:
+        return v.World(**{**vars(w), "q": w.q + w.s})
 
-    def step(o: Algebra, w: logic.World) -> logic.Written:
+    def step(o: Algebra, w: v.World) -> v.Written:
         copy = seen(w)
         written = event.step(o, copy)
         return {**written, "q": w.q + (written["q"] - copy.q)}
@@ -39,54 +40,54 @@ def _from_a_copy(event: logic.Event) -> logic.Event:
     return attrs.evolve(
         event.with_needs(_STALE),
         step=step,
-        facts={**event.facts, "s": logic.VECTOR},
+        facts={**event.facts, "s": v.VECTOR},
         decides=lambda o, w: event.decides(o, seen(w)),
     )
 
 
-def _queues(kernel: logic.Functions, gate: logic.Functions) -> tuple[logic.Event, ...]:
-    def arrive(o: Algebra, w: logic.World) -> logic.Written:
+def _queues(kernel: v.Functions, gate: v.Functions) -> tuple[v.Event, ...]:
+    def arrive(o: Algebra, w: v.World) -> v.Written:
         return {"places": kernel.enter(o, w.places, w.p), "known": o.put(w.known, w.p, True)}
 
-    def leave(o: Algebra, w: logic.World) -> logic.Written:
+    def leave(o: Algebra, w: v.World) -> v.Written:
         return {"places": kernel.depart(o, w.places, w.p)}
 
-    def rejoin(o: Algebra, w: logic.World) -> logic.Written:
+    def rejoin(o: Algebra, w: v.World) -> v.Written:
         return {**arrive(o, w), "q": gate.rejoin_printed(o, w.q, w.p)}
 
-    def preempt(o: Algebra, w: logic.World) -> logic.Written:
+    def preempt(o: Algebra, w: v.World) -> v.Written:
         return {**arrive(o, w), "R": o.bump(w.R, w.p, -w.x)}
 
-    waiting = logic.Need(lambda o, w: o.pick(w.places, w.p, 1) >= 1)
+    waiting = v.Need(lambda o, w: o.pick(w.places, w.p, 1) >= 1)
     return (
-        logic.Event("arrive at a worker", arrive, {"p": logic.POINT}, kernels=(kernel.enter,)),
-        logic.Event("arrive as printed, at zero", rejoin, {"p": logic.POINT}, excluded_by=REJOIN_KEEPS_DEBT),
-        logic.Event("leave a worker's queue", leave, {"p": logic.POINT}, (waiting,), kernels=(kernel.depart,)),
-        logic.Event("preempt", preempt, events.ONE, events.RESERVED, kernels=(kernel.enter,)),
+        v.Event("arrive at a worker", arrive, {"p": v.POINT}, kernels=(kernel.enter,)),
+        v.Event("arrive as printed, at zero", rejoin, {"p": v.POINT}, excluded_by=th.REJOIN_KEEPS_DEBT),
+        v.Event("leave a worker's queue", leave, {"p": v.POINT}, (waiting,), kernels=(kernel.depart,)),
+        v.Event("preempt", preempt, events.ONE, events.RESERVED, kernels=(kernel.enter,)),
     )
 
 
-def _own_refill(gate: logic.Functions, gift: str | None) -> logic.Event:
+def _own_refill(gate: v.Functions, gift: str | None) -> v.Event:
     """A worker's own; `gift` names what counts it (None: it happens only if GlobalRefill is dropped)."""
     counted = gift or "P"
 
-    def refill(o: Algebra, w: logic.World) -> logic.Written:
+    def refill(o: Algebra, w: v.World) -> v.Written:
         q = gate.refill(o, w.q, w.here, w.here, w.Q)
         return {"q": q, counted: getattr(w, counted) + (q - w.q)}
 
-    def together(o: Algebra, w: logic.World) -> logic.Term:
+    def together(o: Algebra, w: v.World) -> v.Term:
         return same_truth(o, o.pick(w.here, w.f, False), o.pick(w.here, w.g, False))
 
-    needs = [logic.Need(lambda o, w: logic.implies(o, w.here, w.queued))]
+    needs = [v.Need(lambda o, w: v.implies(o, w.here, w.queued))]
     if gift == "P":
-        needs.append(logic.Need(together, BACKLOGGED_TOGETHER))
-    return logic.Event(
+        needs.append(v.Need(together, th.BACKLOGGED_TOGETHER))
+    return v.Event(
         "refill of one worker",
         refill,
-        {"here": logic.MASK},
+        {"here": v.MASK},
         tuple(needs),
         (gate.refill_due, gate.refill),
-        excluded_by=None if gift else GLOBAL_REFILL,
+        excluded_by=None if gift else th.GLOBAL_REFILL,
     )
 
 
@@ -98,13 +99,13 @@ class _Cluster:
     workers give on their own (None: that happens only if GlobalRefill is dropped).
     """
 
-    kernel: logic.Functions
-    gate: logic.Functions
+    kernel: v.Functions
+    gate: v.Functions
     backlogged: tuple[str, ...]
     stale: bool
     gift: str | None
 
-    def system(self, *laws: logic.Need) -> logic.System:
+    def system(self, *laws: v.Need) -> v.System:
         """What may happen to the deficit gate's clients, and what is the cluster's own."""
         alone = deficit_proofs.deficit_system(self.gate, backlogged=self.backlogged)
         kept = {event.name: event for event in alone.events}
@@ -112,23 +113,23 @@ class _Cluster:
         charges = [*(kept[name] for name in both), _own_refill(self.gate, self.gift)]
         if self.stale:
             charges = list(map(_from_a_copy, charges))
-        ghosts = {"G": logic.VECTOR} if self.gift == "G" else {}
-        return logic.System(
+        ghosts = {"G": v.VECTOR} if self.gift == "G" else {}
+        return v.System(
             "deficit gate of a cluster",
-            {**alone.parameters, **({"S": logic.SCALAR} if self.stale else {})},
-            (*alone.laws, *((logic.Need(lambda o, w: w.S >= 0),) if self.stale else ()), *laws),
-            {**logic.vectors("q", "places", "R", "K", "W", "P"), "known": logic.MASK, **ghosts},
+            {**alone.parameters, **({"S": v.SCALAR} if self.stale else {})},
+            (*alone.laws, *((v.Need(lambda o, w: w.S >= 0),) if self.stale else ()), *laws),
+            {**v.vectors("q", "places", "R", "K", "W", "P"), "known": v.MASK, **ghosts},
             (*_queues(self.kernel, self.gate), kept["finish"], *charges),
             derived={"queued": lambda o, w: self.kernel.waits(o, w.places)},
         )
 
 
-def cluster_system(kernel: logic.Functions, gate: logic.Functions, backlogged: tuple[str, ...]) -> logic.System:
+def cluster_system(kernel: v.Functions, gate: v.Functions, backlogged: tuple[str, ...]) -> v.System:
     """The shared gate with refills of all clients, over an interval in which `backlogged` wait anywhere."""
     return _Cluster(kernel, gate, backlogged, stale=False, gift=None).system()
 
 
-def same_truth(o: Algebra, a: logic.Term, b: logic.Term) -> logic.Term:
+def same_truth(o: Algebra, a: v.Term, b: v.Term) -> v.Term:
     """Whether two truth values agree."""
     return o.where(a, b, o.where(b, False, True))
 
@@ -136,38 +137,38 @@ def same_truth(o: Algebra, a: logic.Term, b: logic.Term) -> logic.Term:
 # --- what holds over clients ----------------------------------------------------------------------------------------
 
 
-def range_of(stale: bool = False) -> tuple[logic.Clause, ...]:
+def range_of(stale: bool = False) -> tuple[v.Clause, ...]:
     """What holds of deficits at any time, under one deficit for all workers."""
 
-    def least(w: logic.World) -> logic.Term:
+    def least(w: v.World) -> v.Term:
         return 1 - w.U - w.S if stale else 1 - w.U
 
     return (
-        logic.Clause("1 - U - S <= q - R" if stale else "1 - U <= q - R", lambda o, w: w.q - w.R >= least(w)),
+        v.Clause("1 - U - S <= q - R" if stale else "1 - U <= q - R", lambda o, w: w.q - w.R >= least(w)),
         *deficit_proofs.CREDIT,
-        logic.Clause("R >= 0", lambda o, w: w.R >= 0),
+        v.Clause("R >= 0", lambda o, w: w.R >= 0),
         deficit_proofs.KNOWN,
-        logic.Clause("q0 in range", lambda o, w: (w.q0 >= least(w)) & (w.q0 <= w.Q + w.back)),
+        v.Clause("q0 in range", lambda o, w: (w.q0 >= least(w)) & (w.q0 <= w.Q + w.back)),
     )
 
 
-def starts(stale: bool = False, *ghosts: str) -> tuple[logic.Clause, ...]:
+def starts(stale: bool = False, *ghosts: str) -> tuple[v.Clause, ...]:
     """What holds where an interval begins; the named ghosts count from there."""
     named = ("W", "P", *ghosts)
 
-    def nothing(o: Algebra, w: logic.World, name: str) -> logic.Term:
-        return logic.same(getattr(w, name), 0)
+    def nothing(o: Algebra, w: v.World, name: str) -> v.Term:
+        return v.same(getattr(w, name), 0)
 
-    zero = tuple(logic.Clause(f"{name} = 0", partial(nothing, name=name)) for name in named)
-    return (*range_of(stale)[:-1], *zero, logic.Clause("q = q0", lambda o, w: logic.same(w.q, w.q0)))
-
-
-_BALANCE = logic.Clause("W + q = q0 + P", lambda o, w: logic.same(w.W + w.q, w.q0 + w.P))
-_BALANCE_WITH_GIFTS = logic.Clause("W + q = q0 + P + G", lambda o, w: logic.same(w.W + w.q, w.q0 + w.P + w.G))
-_SAME = logic.Clause("P_f = P_g", deficit_proofs.same_credit)
+    zero = tuple(v.Clause(f"{name} = 0", partial(nothing, name=name)) for name in named)
+    return (*range_of(stale)[:-1], *zero, v.Clause("q = q0", lambda o, w: v.same(w.q, w.q0)))
 
 
-def _beside_gifts(o: Algebra, w: logic.World) -> logic.Term:
+_BALANCE = v.Clause("W + q = q0 + P", lambda o, w: v.same(w.W + w.q, w.q0 + w.P))
+_BALANCE_WITH_GIFTS = v.Clause("W + q = q0 + P + G", lambda o, w: v.same(w.W + w.q, w.q0 + w.P + w.G))
+_SAME = v.Clause("P_f = P_g", deficit_proofs.same_credit)
+
+
+def _beside_gifts(o: Algebra, w: v.World) -> v.Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = deficit_proofs.both(o, w, "Q"), deficit_proofs.both(o, w, "U")
     (service_f, service_g), (gift_f, gift_g) = deficit_proofs.both(o, w, "W"), deficit_proofs.both(o, w, "G")
     beyond = (service_f - gift_f) - (service_g - gift_g)
@@ -175,17 +176,17 @@ def _beside_gifts(o: Algebra, w: logic.World) -> logic.Term:
     return (beyond <= bound) & (-beyond <= bound)
 
 
-def _stale_gap(o: Algebra, w: logic.World) -> logic.Term:
+def _stale_gap(o: Algebra, w: v.World) -> v.Term:
     (quantum_f, quantum_g), (charge_f, charge_g) = deficit_proofs.both(o, w, "Q"), deficit_proofs.both(o, w, "U")
     service_f, service_g = deficit_proofs.both(o, w, "W")
     bound = deficit.gap_cost(quantum_f, charge_f + w.S, quantum_g, charge_g + w.S) + deficit_proofs.both_backs(o, w)
     return (service_f - service_g <= bound) & (service_g - service_f <= bound)
 
 
-def _interval(theorem: Theorem, cluster: _Cluster, joint: logic.Clause, *conclusions: logic.Clause) -> logic.Claim:
+def _interval(theorem: th.Theorem, cluster: _Cluster, joint: v.Clause, *conclusions: v.Clause) -> v.Claim:
     balance = _BALANCE_WITH_GIFTS if cluster.gift == "G" else _BALANCE
     ghosts = ("G",) if cluster.gift == "G" else ()
-    return logic.Claim(
+    return v.Claim(
         theorem,
         cluster.system(deficit_proofs.EQUAL),
         starts(cluster.stale, *ghosts),
@@ -194,11 +195,11 @@ def _interval(theorem: Theorem, cluster: _Cluster, joint: logic.Clause, *conclus
     )
 
 
-def _steal(kernel: logic.Functions, gate: logic.Functions) -> logic.Claim:
+def _steal(kernel: v.Functions, gate: v.Functions) -> v.Claim:
     """A worker that may take any waiting request is one for which every waiting client is ready."""
     alone = _Cluster(kernel, gate, (), False, "P").system()
 
-    def waiting(o: Algebra, w: logic.World) -> logic.Term:
+    def waiting(o: Algebra, w: v.World) -> v.Term:
         return kernel.waits(o, w.places)
 
     derived = {
@@ -208,41 +209,223 @@ def _steal(kernel: logic.Functions, gate: logic.Functions) -> logic.Claim:
         "served": lambda o, w: o.exists(gate.choose(o, w.q, waiting(o, w), waiting(o, w), w.q)),
     }
 
-    def served(o: Algebra, w: logic.World) -> logic.Term:
+    def served(o: Algebra, w: v.World) -> v.Term:
         return o.where(w.waits, o.where(w.due, True, w.served), True)
 
-    return logic.Claim(
-        D2_STEAL,
+    return v.Claim(
+        shared.D2_STEAL,
         attrs.evolve(alone, derived=derived),
         (deficit_proofs.KNOWN,),
         (deficit_proofs.KNOWN,),
-        (logic.Clause("if none is due, a waiting client is served", served),),
+        (v.Clause("if none is due, a waiting client is served", served),),
     )
 
 
-def claims(kernel: logic.Functions = global_deficit, gate: logic.Functions = deficit) -> tuple[logic.Claim, ...]:
+# --- what workers come to together ------------------------------------------------------------------------------------
+# What the workers of a cluster come to together: D2-places and D2-memory.
+#
+# How the gate's counts follow where each client waits is shown for one worker and any number of others, and every
+# number of clients.  How the workers' bounds add up is about vectors over *workers*, any number of them, for one
+# client.
+
+# --- where clients wait----------------------------------------------------------------------------------------------
+
+
+def _places(kernel: v.Functions) -> v.Claim:
+    """`here` are the clients that wait at one worker, `elsewhere` at how many others each does."""
+
+    def begins(o: Algebra, w: v.World) -> v.Written:
+        return {"places": kernel.enter(o, w.places, w.p), "here": o.put(w.here, w.p, True)}
+
+    def ends(o: Algebra, w: v.World) -> v.Written:
+        return {"places": kernel.depart(o, w.places, w.p), "here": o.put(w.here, w.p, False)}
+
+    def begins_there(o: Algebra, w: v.World) -> v.Written:
+        return {"places": kernel.enter(o, w.places, w.p), "elsewhere": o.bump(w.elsewhere, w.p, 1)}
+
+    def ends_there(o: Algebra, w: v.World) -> v.Written:
+        return {"places": kernel.depart(o, w.places, w.p), "elsewhere": o.bump(w.elsewhere, w.p, -1)}
+
+    one, somewhere = {"p": v.POINT}, v.Need(lambda o, w: o.pick(w.elsewhere, w.p, 1) >= 1)
+    there = v.Need(lambda o, w: o.pick(w.here, w.p, True))
+    absent = v.Need(lambda o, w: o.where(o.pick(w.here, w.p, False), False, True))
+    counted = (
+        v.Clause(
+            "places = here + elsewhere",
+            lambda o, w: v.same(w.places, o.where(w.here, w.elsewhere + 1, w.elsewhere)),
+        ),
+        v.Clause("elsewhere >= 0", lambda o, w: w.elsewhere >= 0),
+    )
+    return v.Claim(
+        shared.D2_PLACES,
+        v.System(
+            "queues of a cluster",
+            {},
+            (),
+            {"places": v.VECTOR, "here": v.MASK, "elsewhere": v.VECTOR},
+            (
+                v.Event("begins to wait here", begins, one, (absent,), kernels=(kernel.enter,)),
+                v.Event("waits no more here", ends, one, (there,), kernels=(kernel.depart,)),
+                v.Event("begins to wait elsewhere", begins_there, one, kernels=(kernel.enter,)),
+                v.Event("waits no more elsewhere", ends_there, one, (somewhere,), kernels=(kernel.depart,)),
+            ),
+            derived={"waiting": lambda o, w: kernel.waits(o, w.places)},
+        ),
+        counted,
+        counted,
+        (
+            v.Clause(
+                "clients that wait here or elsewhere are counted",
+                lambda o, w: v.implies(o, _anywhere(w), w.waiting),
+            ),
+            v.Clause("who is counted waits here or elsewhere", lambda o, w: v.implies(o, w.waiting, _anywhere(w))),
+        ),
+    )
+
+
+def _anywhere(w: v.World) -> v.Term:
+    return w.here | (w.elsewhere >= 1)
+
+
+# --- what workers may charge together -------------------------------------------------------------------------------
+
+
+def _memory() -> v.Claim:
+    """Vectors are over workers, for one client: R is what each may still charge it.  `v` let it in last, for X."""
+
+    whole = {
+        "charged": lambda o, w: v.total(o, o.bump(w.R, w.v, w.X - 1)),
+        "most": lambda o, w: v.total(o, w.U - 1),
+    }
+    held = (
+        v.Clause("0 <= R <= U - 1", lambda o, w: (w.R >= 0) & (w.R <= w.U - 1)),
+        v.Clause("X + R_v <= U_v", lambda o, w: w.X + o.pick(w.R, w.v, 0) <= o.pick(w.U, w.v, w.X)),
+        v.Clause("v is a worker", lambda o, w: o.exists(w.v)),
+    )
+    return v.Claim(
+        shared.D2_MEMORY,
+        v.System(
+            "one client on all workers",
+            {"U": v.VECTOR},
+            (v.Need(lambda o, w: w.U >= 1),),
+            {"R": v.VECTOR, "v": v.POINT, "X": v.SCALAR},
+            (
+                v.Event(
+                    "a worker lets the client in",
+                    lambda o, w: {"R": o.bump(w.R, w.p, w.r), "v": w.p, "X": w.x},
+                    {"p": v.POINT, "x": v.SCALAR, "r": v.SCALAR},
+                    (
+                        lambda o, w: o.exists(w.p) & (w.x >= 0) & (w.r >= 0),
+                        v.Need(lambda o, w: w.x >= 1, th.CHARGES_AT_LEAST_ONE),
+                        v.Need(lambda o, w: w.x + o.pick(w.R, w.p, 0) + w.r <= o.pick(w.U, w.p, 0), th.MEM_RESERVE),
+                    ),
+                ),
+                v.Event(
+                    "workers charge what was reserved",
+                    lambda o, w: {"R": w.R - w.d},
+                    {"d": v.VECTOR},
+                    (lambda o, w: w.d >= 0, v.Need(lambda o, w: w.d <= w.R, th.MEM_RESERVE)),
+                ),
+            ),
+            derived=whole,
+        ),
+        held,
+        held,
+        (v.Clause("sum of R, and of X - 1 at v, <= sum of (U - 1)", lambda o, w: w.charged <= w.most),),
+    )
+
+
+# --- charges that are reported late -----------------------------------------------------------------------------------
+
+
+def _ledger_claims(kernel: v.Functions = credit_ledger) -> tuple[v.Claim, ...]:
+    """The claim about the kernel functions of `kernel`."""
+
+    def own(o: Algebra, w: v.World) -> v.Written:
+        """The holder charges d (negative: gives back) and grants c."""
+        return {
+            "q": w.q - w.d + w.c,
+            "u": kernel.unsent_after(o, w.u, w.d, w.T),
+            "L": kernel.ledger_after(o, w.L, w.u, w.d, w.c, w.T),
+            "owed": w.u + w.d,
+        }
+
+    def others(o: Algebra, w: v.World) -> v.Written:
+        """Others charge d and grant c, and then have not told `later`."""
+        return {"q": w.q - w.d + w.c, "v": w.later, "L": w.L + w.c - (w.v + w.d - w.later)}
+
+    def rests(o: Algebra, w: v.World) -> v.Written:
+        """The holder tells everything: no bound keeps it."""
+        nothing = w.u - w.u
+        return {
+            "u": kernel.unsent_after(o, w.u, nothing, -1),
+            "L": kernel.ledger_after(o, w.L, w.u, nothing, nothing, -1),
+            "owed": nothing - 1,
+        }
+
+    amounts = {"d": v.VECTOR, "c": v.VECTOR}
+    held = (
+        v.Clause("0 <= u <= T", lambda o, w: (w.u >= 0) & (w.u <= w.T)),
+        v.Clause("v >= 0", lambda o, w: w.v >= 0),
+        v.Clause("L = q + u + v", lambda o, w: v.same(w.L, w.q + w.u + w.v)),
+        v.Clause(
+            "within T nothing is told",
+            lambda o, w: v.implies(o, v.spread(w.within, w.u), v.same(w.u, w.owed)),
+        ),
+        v.Clause("else everything is", lambda o, w: o.where(v.spread(w.within, w.u), True, v.same(w.u, 0))),
+    )
+    system = v.System(
+        "one holder's copy of the credit",
+        {"T": v.SCALAR},
+        (v.Need(lambda o, w: w.T >= 0),),
+        v.vectors("q", "L", "u", "v", "owed"),
+        (
+            v.Event("the holder charges", own, amounts, kernels=(kernel.unsent_after, kernel.ledger_after)),
+            v.Event("the holder rests", rests, kernels=(kernel.unsent_after, kernel.ledger_after)),
+            v.Event("others charge", others, {**amounts, "later": v.VECTOR}, (lambda o, w: w.later >= 0,)),
+        ),
+        derived={
+            "within": lambda o, w: o.all((w.owed >= 0) & (w.owed <= w.T)),
+            "seen": lambda o, w: kernel.seen(o, w.L, w.u),
+        },
+    )
+    ahead = v.Clause("the copy is ahead by what others have not told", lambda o, w: v.same(w.seen, w.q + w.v))
+    return (v.Claim(shared.D2_UNSENT, system, held, held, (*held[:3], ahead)),)
+
+
+def claims(
+    kernel: v.Functions = global_deficit,
+    gate: v.Functions = deficit,
+    ledger: v.Functions = credit_ledger,
+) -> tuple[v.Claim, ...]:
     """The claims about the kernel functions of `kernel`, and of `gate` as the cluster runs them."""
-    within = logic.Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", deficit_proofs.gap_within)
-    lag = logic.Clause("P_f >= P_g", deficit_proofs.at_least_as_much_credit)
+    within = v.Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", deficit_proofs.gap_within)
+    lag = v.Clause("P_f >= P_g", deficit_proofs.at_least_as_much_credit)
     pair = partial(_Cluster, kernel, gate, ("f", "g"))
     return (
-        _interval(D2_GLOBAL, pair(stale=False, gift=None), _SAME, within),
+        _memory(),
+        _places(kernel),
+        *_ledger_claims(ledger),
+        _interval(shared.D2_GLOBAL, pair(stale=False, gift=None), _SAME, within),
         _interval(
-            D2_LAG,
+            shared.D2_LAG,
             _Cluster(kernel, gate, ("f",), stale=False, gift=None),
             lag,
-            logic.Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", deficit_proofs.no_less_than_g),
+            v.Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", deficit_proofs.no_less_than_g),
         ),
         _steal(kernel, gate),
         _interval(
-            D2_GIFT, pair(stale=False, gift="G"), _SAME, logic.Clause("|W - G of f and g| <= bound", _beside_gifts)
+            shared.D2_GIFT,
+            pair(stale=False, gift="G"),
+            _SAME,
+            v.Clause("|W - G of f and g| <= bound", _beside_gifts),
         ),
-        _interval(D2_TOGETHER, pair(stale=False, gift="P"), _SAME, within),
+        _interval(shared.D2_TOGETHER, pair(stale=False, gift="P"), _SAME, within),
         _interval(
-            D2_STALE,
+            shared.D2_STALE,
             pair(stale=True, gift=None),
             _SAME,
-            logic.Clause("|W_f - W_g| <= 2(Q + U + S - 1) + B_f + B_g", _stale_gap),
+            v.Clause("|W_f - W_g| <= 2(Q + U + S - 1) + B_f + B_g", _stale_gap),
         ),
     )
 
@@ -250,7 +433,7 @@ def claims(kernel: logic.Functions = global_deficit, gate: logic.Functions = def
 # --- runs that attain the bounds --------------------------------------------------------------------------------------
 
 WORKERS = 2
-CHARGE_MAX = WORKERS * (charge_max_reserved(logic.RATES, 3, 2) - 1) + 1
+CHARGE_MAX = WORKERS * (charge_max_reserved(v.RATES, 3, 2) - 1) + 1
 QUANTUM = 8
 F, G = 0, 1
 
@@ -259,16 +442,16 @@ STALE_QUANTUM = 12
 """(U + S - 1) = 12 is a multiple of it, so that a refill takes the deepest debt to a whole quantum."""
 
 
-def _admitted(client: int, outputs: int, ahead: int) -> logic.RunStep:
-    facts = {"x": 1, "r": logic.RATES.output * outputs, "k": 0, "ready": (1, 1), "score": logic.one(2, client, 1)}
-    return "admit", {**facts, "s": logic.one(2, client, ahead)}
+def _admitted(client: int, outputs: int, ahead: int) -> v.RunStep:
+    facts = {"x": 1, "r": v.RATES.output * outputs, "k": 0, "ready": (1, 1), "score": v.one(2, client, 1)}
+    return "admit", {**facts, "s": v.one(2, client, ahead)}
 
 
-def _decoded(client: int, tokens: int) -> logic.RunStep:
-    return "decode", {"d": logic.one(2, client, logic.RATES.output * tokens), "s": (0, 0)}
+def _decoded(client: int, tokens: int) -> v.RunStep:
+    return "decode", {"d": v.one(2, client, v.RATES.output * tokens), "s": (0, 0)}
 
 
-def _spends_all(client: int, before: Sequence[int], ahead: int) -> Iterator[logic.RunStep]:
+def _spends_all(client: int, before: Sequence[int], ahead: int) -> Iterator[v.RunStep]:
     """Requests of so many outputs one by one, then one of two outputs on both workers at once."""
     for outputs in before:
         yield _admitted(client, outputs, ahead)
@@ -278,32 +461,30 @@ def _spends_all(client: int, before: Sequence[int], ahead: int) -> Iterator[logi
     yield _decoded(client, 4)
 
 
-def _run(before: Sequence[int], ahead: int) -> tuple[logic.RunStep, ...]:
+def _run(before: Sequence[int], ahead: int) -> tuple[v.RunStep, ...]:
     """Client 1 spends all that it can, and in the interval client 0 does so twice."""
-    refill: logic.RunStep = ("refill", {"s": (0, 0)})
-    arrivals: list[logic.RunStep] = [("arrive at a worker", {"p": client}) for client in (0, 1) for _ in range(WORKERS)]
+    refill: v.RunStep = ("refill", {"s": (0, 0)})
+    arrivals: list[v.RunStep] = [("arrive at a worker", {"p": client}) for client in (0, 1) for _ in range(WORKERS)]
     spends = [*_spends_all(0, before, ahead)]
-    own = (*arrivals, refill, *_spends_all(1, before, ahead), (logic.BEGIN, {}), *spends, refill, refill, *spends)
+    own = (*arrivals, refill, *_spends_all(1, before, ahead), (v.BEGIN, {}), *spends, refill, refill, *spends)
     return own if ahead else tuple((name, {k: v for k, v in facts.items() if k != "s"}) for name, facts in own)
 
 
-def _witness(theorem: str, f: int = F, g: int = G) -> logic.Witness:
-    parameters: logic.Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": f, "g": g}
+def _witness(theorem: str, f: int = F, g: int = G) -> v.Witness:
+    parameters: v.Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": f, "g": g}
     bound = deficit.gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return logic.Witness(logic.claim_named(theorem, claims()), 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
+    return v.Witness(v.claim_named(theorem, claims()), 2, parameters, _run((1, 1), 0), bound, {"q0": "q"})
 
 
-def _stale() -> logic.Witness:
+def _stale() -> v.Witness:
     """Each admission is let in by a copy that lacks four cost units of what its client was charged."""
-    parameters: logic.Values = {"Q": (STALE_QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G, "S": STALE}
+    parameters: v.Values = {"Q": (STALE_QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G, "S": STALE}
     charge_max = CHARGE_MAX + STALE
     bound = deficit.gap_cost(STALE_QUANTUM, charge_max, STALE_QUANTUM, charge_max)
-    return logic.Witness(
-        logic.claim_named("D2-stale", claims()), 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"}
-    )
+    return v.Witness(v.claim_named("D2-stale", claims()), 2, parameters, _run((1, 1, 1, 2), STALE), bound, {"q0": "q"})
 
 
-def witnesses() -> tuple[logic.Witness, ...]:
+def witnesses() -> tuple[v.Witness, ...]:
     """One run a bound."""
     pairs = tuple(_witness(theorem) for theorem in ("D2-global", "D2-gift", "D2-together"))
     return (*pairs, _witness("D2-lag", f=G, g=F), _stale())

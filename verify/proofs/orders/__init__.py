@@ -1,4 +1,4 @@
-"""Proofs about orders: starvation, priority groups, preemption."""
+"""Proofs about orders, and about the pass that admits in their order: starvation, priority groups, preemption."""
 
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ __all__ = ["WORLDS", "ScenarioStep", "modules", "steps"]
 def modules() -> tuple[ModuleType, ...]:
     """Return the modules of proofs in this folder, in the order of the report."""
     from fairsched.verify.proofs.orders import (
+        admission,
         ageing,
         batches,
         larry,
@@ -28,5 +29,5 @@ def modules() -> tuple[ModuleType, ...]:
 
     return (
         weighted_round_robin, weighted_round_robin_bound, larry, ageing, predicted_batches, batches,
-        virtual_finish, preemption
+        virtual_finish, preemption, admission
     )  # fmt: skip

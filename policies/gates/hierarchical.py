@@ -14,7 +14,7 @@ State: a deficit a node, and how many clients wait at or below it.  A client in 
 the organisations: without groups this is the deficit gate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -22,12 +22,14 @@ import msgspec
 import numpy as np
 from immutables import Map
 
+from fairsched.model import theorem as th
 from fairsched.model.algebra import (
     NO_GROUP,
     NUMPY,
     NUMPY_OWNED,
     Algebra,
     Bools,
+    ExactVector,
     Ints,
     Mask,
     Point,
@@ -38,23 +40,131 @@ from fairsched.model.algebra import (
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import Client, Groups
 from fairsched.model.serialization import Derived
-from fairsched.model.theorem import CAPPED, Assumption, Theorem
 from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, Limits
-from fairsched.policies.gates.authoring import common, in_queue
+from fairsched.policies.gates.authoring import Kernel, common, in_queue
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit import (
     DeficitGate,
     credit_lasts,
     decode,
+    gap_theorem,
     reconfigure,
     refill_due,
     refill_rounds,
     under_cap,
+    weighted_gap_cost,
 )
-from fairsched.policies.gates.hierarchical.theorems import H_WEIGHTED, THEOREMS
+from fairsched.policies.gates.interpreters import GateInterpreter, Part, interpreter, refilled_in_rounds
 from fairsched.policies.validators import positive
 from fairsched.policies.vectors import column, least, with_room
+
+# --- statements -------------------------------------------------------------------------------------------------------
+# What the hierarchical gate promises, and what its kernels do: statements; the proofs are in `verify`.
+#
+# A *node* is a client or a group, U_i is the most that may be charged to node i after a client at or below it was
+# admitted.  All clients of a node share one worker's memory, so its U is that of one client.
+
+_BASE = (th.MEM_RESERVE, th.GATE_RESPECTED, th.QUANTUM_POSITIVE)
+_AT_ONCE = ("H-families",)
+"""What theorems about rounds of refill rest on: production refills all families at once."""
+_SOURCE = "this library; D-4.1 among the children of every node of a tree"
+
+H_RANGE = th.Theorem(
+    "H-range",
+    "1 - U_i <= q_i - R_i and q_i <= Q_i + B_i for every node i, so q_i stays in [1 - U_i, Q_i + B_i]",
+    "this library; D-range at every node",
+    _BASE,
+    bound="[1 - U_i, Q_i + B_i]",
+    rests_on=_AT_ONCE,
+)
+H_SIBLINGS = gap_theorem(
+    "H-siblings",
+    "f and g of one family, below each of which a client waits all over [t1, t2): "
+    "|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g, whatever is below them",
+    _SOURCE,
+    (*_BASE, th.EQUAL_QUANTA, th.BACKLOGGED_DURING),
+    rests_on=_AT_ONCE,
+)
+H_WEIGHTED = th.Theorem(
+    "H-weighted",
+    "f and g of one family, below each of which a client waits: "
+    "|Q_g W_f - Q_f W_g| <= Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
+    "this library; D-weighted among the children of every node of a tree",
+    (*_BASE, th.BACKLOGGED_DURING),
+    bound="Q_g (Q_f + U_f - 1 + B_f) + Q_f (Q_g + U_g - 1 + B_g)",
+    bound_cost=weighted_gap_cost,
+    per_quantum=True,
+    rests_on=_AT_ONCE,
+)
+H_SPLIT = gap_theorem(
+    "H-split",
+    "f waits over [t1, t2), g is an organisation beside it: all clients of g together, however many and whenever they "
+    "come and go, are served at most W_f + 2(Q + U - 1) + B_f + B_g",
+    "this library; in the flat gate k clients get k shares, and no such bound holds (F-HIER-1)",
+    (*_BASE, th.EQUAL_QUANTA, th.BACKLOGGED_DURING),
+    rests_on=_AT_ONCE,
+)
+H_GATE = th.Theorem(
+    "H-gate",
+    "the gate admits only a client that waits, is ready and has credit, as its groups have, the best score among "
+    "them, and one if there is one",
+    "theorems of the kernel itself: what GateRespected means",
+)
+H_FIRST = th.Theorem(
+    "H-first",
+    "a client of the best score of all that wait, if it is ready and it and its groups have credit, is one that the "
+    "gate chooses",
+    "this library: why a decision need not look at the other clients",
+)
+H_ROUNDS = th.Theorem(
+    "H-rounds",
+    "in a family in which a client waits, at most floor((U_i - 1) / Q_i) + 1 rounds of refill, for every i that waits, "
+    "give a waiting client credit, whatever other families do",
+    "this library; D-wc in every family",
+    _BASE,
+    bound="floor((U_i - 1) / Q_i) + 1",
+    rests_on=_AT_ONCE,
+)
+H_PROGRESS = th.Theorem(
+    "H-progress",
+    "in a family whose groups have credit, in which a client waits, none is passed over and no refill is due, "
+    "one is let in; so, from the root down, a client is let in whenever one waits",
+    "this library; the step from a node to its children, which is taken as often as the tree is deep",
+)
+H_REFUND = th.Theorem(
+    "H-refund",
+    "a client and its groups are each given back what was asked, and no other deficit changes",
+    "this library; so a group's service is the sum of its clients'",
+)
+H_CHANGE = th.Theorem(
+    "H-change",
+    "whatever weights of clients and groups do: 1 - U_i <= q_i <= Q_i(now) + B_i for every node, and over any interval "
+    "in which i's quantum was at most Q, |credit refilled - credit cut - W_i| <= Q + U_i - 1 + B_i",
+    "this library; D-change at every node",
+    _BASE,
+    bound="Q_max + U_i - 1 + B_i, beside the credit that was cut",
+    rests_on=_AT_ONCE,
+)
+H_FAMILIES = th.Theorem(
+    "H-families",
+    "all families refilled at once have the deficits that each has when the deficit gate refills it alone",
+    "this library; the shipped text of `refilled`, whose words are said of every family at once",
+    rests_on=("D-refill",),
+)
+H_WORDS = th.Theorem(
+    "H-words",
+    "the interpretation whose words are said of families gives each family of a forest what the deficit gate's rounds "
+    "give it alone: for all families of up to 3 members, in one forest, in whatever order its nodes are",
+    "this library; SiblingAlgebra, the running interpretation of the words that H-families is about",
+    scope=th.Scope.BOUNDED,
+)
+
+THEOREMS = (
+    *(H_RANGE, H_SIBLINGS, H_WEIGHTED, H_SPLIT, H_GATE, H_FIRST, H_ROUNDS, H_PROGRESS, H_REFUND, H_CHANGE),
+    *(H_FAMILIES, H_WORDS),
+)
+
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Beside the deficit gate's, which are about the nodes of a family.  A client is in `inner`, and that in `outer`: none
@@ -306,7 +416,7 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     name: ClassVar[str] = "hierarchical"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = HierarchicalState
-    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = ("H-rounds", "H-progress")
     gap_theorems: ClassVar[tuple[str, ...]] = (H_WEIGHTED.id,)
     refills_top: ClassVar[bool] = True
@@ -453,8 +563,8 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
         return self.flat.service_gap_bound(groups, limits)
 
     @property
-    def broken_assumptions(self) -> frozenset[Assumption]:
-        return frozenset({CAPPED} if self.in_flight_cap_tokens is None else ())
+    def broken_assumptions(self) -> frozenset[th.Assumption]:
+        return frozenset({th.CAPPED} if self.in_flight_cap_tokens is None else ())
 
     def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:
         return self.flat.bound_terms(clients, limits)
@@ -490,3 +600,135 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
         known, counted = state.in_credit(), state.counted(state.q, state.below)
         assert known.able.tolist() == counted.able.tolist()
         assert (known.waiting, known.due) == (counted.waiting, counted.due)
+
+
+# --- the rule on exact integers, for monitors -------------------------------------------------------------------------
+# The hierarchical gate read a second time: the deficit gate's kernels among the children of every node, on Python's
+# own integers.
+
+_Node = int | tuple[str, ...]
+"""A client, or the names on the path to a group; () is the root."""
+
+
+class TreeOfDeficits(GateInterpreter):
+    """The hierarchical gate: the deficit gate's rules among the children of every node, one family after the other.
+
+    `above` names the node over each, `q` its deficit, `below` how many clients wait there or below.
+    """
+
+    def __init__(self, gate: HierarchicalGate) -> None:
+        self.gate = gate
+        self.above: dict[_Node, _Node] = {}
+        self.q: dict[_Node, int] = {}
+        self.quantum: dict[_Node, int] = {}
+        self.below: dict[_Node, int] = {}
+        self.known: set[_Node] = set()
+
+    def _meet(self, node: _Node, above: _Node) -> None:
+        if node not in self.above:
+            self.above[node] = above
+            self.q[node], self.quantum[node], self.below[node] = 0, self.gate.quantum, 0
+
+    def _path(self, client: int) -> list[_Node]:
+        """The client and its groups, the innermost first."""
+        self._meet(client, ())
+        path: list[_Node] = [client]
+        while self.above[path[-1]]:
+            path.append(self.above[path[-1]])
+        return path
+
+    def _add(self, client: int, change: int) -> None:
+        for node in self._path(client):
+            self.below[node] += change
+
+    def joined(self, client: int, waiting: Collection[int]) -> None:
+        if client not in waiting:
+            self._add(client, 1)
+            self.known.update(self._path(client))
+
+    def left(self, client: int) -> None:
+        self._add(client, -1)
+
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        families: dict[_Node, list[_Node]] = {}
+        for node, above in self.above.items():
+            if above or self.gate.refills_top:
+                families.setdefault(above, []).append(node)
+        for family in families.values():
+            queued = ExactVector([self.below[node] > 0 for node in family])
+            known = ExactVector([node in self.known for node in family])
+            quantum = ExactVector([self.quantum[node] for node in family])
+            q = refilled_in_rounds(ExactVector([self.q[node] for node in family]), queued, known, quantum)
+            self.q.update(zip(family, q, strict=True))
+        clients = sorted(waiting)
+        owned = [[self.q[node] for node in self._path(each)] + [1, 1] for each in clients]
+        own, inner, outer = (ExactVector([credit[depth] for credit in owned]) for depth in range(3))
+        queued = ExactVector([True] * len(clients))
+        score = ExactVector([each == client for each in clients])
+        seen = {"q": own, "inner": inner, "outer": outer, "queued": queued, "ready": queued, "score": score}
+        chosen = self.call(choose, **seen)
+        return clients[chosen] if chosen != NO_GROUP else NO_GROUP
+
+    def _on_path(self, kernel: Kernel, client: int, **seen: int) -> None:
+        """Let a kernel change the deficits of a client and its groups."""
+        path = self._path(client)
+        inner, outer = (place if place < len(path) else NO_GROUP for place in (1, 2))
+        q, quantum = (ExactVector([kept[node] for node in path]) for kept in (self.q, self.quantum))
+        q = self.call(kernel, q=q, p=0, inner=inner, outer=outer, quantum=quantum, **seen)
+        self.q.update(zip(path, q, strict=True))
+
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
+        self._on_path(admit, client, charge=price(tokens, self.gate.rates.input))
+        if emptied:
+            self._add(client, -1)
+
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        amounts: dict[_Node, int] = {}
+        for client, count in zip(clients, tokens, strict=True):
+            for node in self._path(client):
+                amounts[node] = amounts.get(node, 0) + price(count, self.gate.rates.output)
+        charge = ExactVector(amounts.values())
+        q = self.call(decode, q=ExactVector([self.q[node] for node in amounts]), charge=charge)
+        self.q.update(zip(amounts, q, strict=True))
+
+    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
+        amount = price(abs(tokens), self.gate.rates.input)
+        if tokens > 0:
+            self._on_path(admit, client, charge=amount)
+        else:
+            self._on_path(refund, client, amount=amount)
+
+    def configured(self, client: int, weight: int, groups: Groups) -> None:
+        self._meet(client, ())
+        names: tuple[str, ...] = ()
+        for name, share in groups:
+            group = (*names, name)
+            self._meet(group, names)
+            self._weigh(group, share)
+            names = group
+        if groups:
+            self.above[client] = names
+        self._weigh(client, weight)
+
+    def _weigh(self, node: _Node, weight: int) -> None:
+        self.quantum[node] = quantum = weight * self.gate.quantum
+        [self.q[node]] = self.call(reconfigure, q=ExactVector([self.q[node]]), quantum=ExactVector([quantum]))
+
+    def parts(self, state: Any) -> Iterator[Part]:
+        names = {node: group for group, node in state.groups.items()}
+        nodes: list[int] = state.node.tolist()
+        # Clients first, by number; groups after them, in the order of the gate's nodes.
+        keys = [*range(len(nodes)), *(names[node] for node in sorted(names))]
+        places = [*nodes, *sorted(names)]
+        for client in range(len(nodes)):
+            self._path(client)
+        for name, kept, made in (
+            ("the deficit", state.q, self.q),
+            ("the quantum", state.quantum, self.quantum),
+            ("the number of clients that wait there or below", state.below, self.below),
+        ):
+            yield name, kept[places].tolist(), [made[key] for key in keys], 0
+        yield "whether it came", state.known[places].tolist(), [key in self.known for key in keys], False
+
+
+interpreter.register(HierarchicalGate, TreeOfDeficits)

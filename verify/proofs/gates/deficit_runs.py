@@ -11,7 +11,7 @@ import attrs
 from fairsched.model.pricing import charge_max_reserved
 from fairsched.policies.gates import deficit as gates_deficit
 from fairsched.verify.logic import BEGIN, RATES, Claim, RunStep, Values, Witness, World, claim_named, one, served
-from fairsched.verify.proofs.gates import changes, deficit, deficit_progress, deficit_steps
+from fairsched.verify.proofs.gates import deficit, deficit_steps
 from fairsched.verify.proofs.gates.deficit import deficit_system
 from fairsched.verify.proofs.gates.deficit_steps import in_flight_system
 
@@ -68,9 +68,7 @@ _F_IN_DEBT: Script = (
 
 
 def _claim(theorem: str) -> Claim:
-    return claim_named(
-        theorem, (*deficit.claims(), *deficit_steps.claims(), *deficit_progress.claims(), *changes.claims())
-    )
+    return claim_named(theorem, (*deficit.claims(), *deficit_steps.claims()))
 
 
 def _witness(theorem: str, script: Script, bound: int, quanta: tuple[int, int] = EVEN, **more: Any) -> Witness:

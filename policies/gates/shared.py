@@ -16,7 +16,7 @@ after it let it in.  What is given up is said by `keeps`:
 
 With `unsent_max` each worker charges a copy of its own, and the others learn of it when a client's unsent charges would
 pass that many cost units: U becomes U + S, where S = (m - 1) unsent_max (D2-stale;
-`policies.gates.shared.credit_ledger`).
+`policies.gates.credit_ledger`).
 
 State: that of the deficit gate, and at how many workers each client waits.  It lives in the cluster: an engine that
 runs a worker checks it out for each decision and event, and commits what became of it (`SharesCredit`).
@@ -29,24 +29,13 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from fairsched.model import theorem as th
 from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Ints, Mask, Point, Vector
+from fairsched.model.pricing import Rates, charge_max_reserved
 from fairsched.model.request import Client
 from fairsched.model.serialization import from_json, to_json
-from fairsched.model.theorem import (
-    BACKLOGGED_DURING,
-    BACKLOGGED_TOGETHER,
-    CHARGES_AT_LEAST_ONE,
-    EQUAL_QUANTA,
-    GATE_RESPECTED,
-    GLOBAL_REFILL,
-    MEM_RESERVE,
-    QUANTUM_POSITIVE,
-    REJOIN_KEEPS_DEBT,
-    STALE_READS,
-    Assumption,
-    Theorem,
-)
 from fairsched.policies.base import Limits
+from fairsched.policies.gates.credit_ledger import CreditLedger
 from fairsched.policies.gates.deficit import (
     DeficitAdmissions,
     DeficitGate,
@@ -56,8 +45,6 @@ from fairsched.policies.gates.deficit import (
     refill_due,
     refill_rounds,
 )
-from fairsched.policies.gates.shared.credit_ledger import CreditLedger
-from fairsched.policies.gates.shared.phases import PHASE_THEOREMS, decode_charge_max, prefill_charge_max
 from fairsched.policies.validators import not_negative, one_of
 from fairsched.policies.vectors import grown
 
@@ -68,50 +55,50 @@ from fairsched.policies.vectors import grown
 # docs/policies/routers/d2lpm.md).
 
 _NEW = "this library"
-_BASE = (MEM_RESERVE, GATE_RESPECTED, QUANTUM_POSITIVE, REJOIN_KEEPS_DEBT)
-_GAP = (*_BASE, EQUAL_QUANTA, BACKLOGGED_DURING)
+_BASE = (th.MEM_RESERVE, th.GATE_RESPECTED, th.QUANTUM_POSITIVE, th.REJOIN_KEEPS_DEBT)
+_GAP = (*_BASE, th.EQUAL_QUANTA, th.BACKLOGGED_DURING)
 _RESTS = ("D2-memory", "D2-places")
 
-D2_MEMORY = Theorem(
+D2_MEMORY = th.Theorem(
     "D2-memory",
     "if each worker w charges a client at most U_w after it let it in, the cluster charges it at most "
     "sum of (U_w - 1) + 1 after any worker did",
     _NEW,
-    (MEM_RESERVE, CHARGES_AT_LEAST_ONE),
+    (th.MEM_RESERVE, th.CHARGES_AT_LEAST_ONE),
     bound="sum over w of (U_w - 1) + 1",
 )
-D2_PLACES = Theorem(
+D2_PLACES = th.Theorem(
     "D2-places",
     "the gate counts at how many workers a client waits: it waits somewhere if and only if the count is above zero, "
     "also while its requests move",
     _NEW,
 )
-D2_GLOBAL = Theorem(
+D2_GLOBAL = th.Theorem(
     "D2-global",
     "f and g backlogged anywhere over [t1, t2): |W_f - W_g| <= 2(Q + U - 1) + B_f + B_g, U - 1 the sum of (U_w - 1), "
     "whatever routes, orders and moves their requests",
     _NEW,
-    (*_GAP, GLOBAL_REFILL),
+    (*_GAP, th.GLOBAL_REFILL),
     bound="(Q + U_f - 1) + (Q + U_g - 1) + B_f + B_g, U = sum over w of (U_w - 1) + 1",
     bound_cost=gap_cost,
     rests_on=_RESTS,
 )
-D2_LAG = Theorem(
+D2_LAG = th.Theorem(
     "D2-lag",
     "f backlogged anywhere over [t1, t2), g any client: W_f >= W_g - 2(Q + U - 1) - B_f - B_g",
     _NEW,
-    (*_GAP, GLOBAL_REFILL),
+    (*_GAP, th.GLOBAL_REFILL),
     bound="(Q + U_f - 1) + (Q + U_g - 1) + B_f + B_g, U = sum over w of (U_w - 1) + 1",
     bound_cost=gap_cost,
     rests_on=_RESTS,
 )
-D2_STEAL = Theorem(
+D2_STEAL = th.Theorem(
     "D2-steal",
     "whenever clients wait anywhere and no refill is due, a client in credit waits somewhere: an idle worker may "
     "take its request, so with stealing none idles while something waits that fits it",
     _NEW,
 )
-D2_GIFT = Theorem(
+D2_GIFT = th.Theorem(
     "D2-gift",
     "with keeps=work, f and g backlogged anywhere: |W_f - W_g - (G_f - G_g)| <= 2(Q + U - 1) + B_f + B_g, where G_i is "
     "the credit that workers gave i to keep themselves busy",
@@ -125,30 +112,71 @@ D2_TOGETHER = gap_theorem(
     "D2-together",
     "with keeps=work, f and g backlogged at the same workers over [t1, t2): |W_f - W_g| <= 2(Q + U - 1) + B_f + B_g",
     _NEW,
-    (*_GAP, BACKLOGGED_TOGETHER),
+    (*_GAP, th.BACKLOGGED_TOGETHER),
     rests_on=_RESTS,
 )
-D2_UNSENT = Theorem(
+D2_UNSENT = th.Theorem(
     "D2-unsent",
     "what a holder has not told stays in [0, most] for each client, and ledger less all that is unsent is the truth",
     _NEW,
     bound="most",
 )
-D2_STALE = Theorem(
+D2_STALE = th.Theorem(
     "D2-stale",
     "copies that lack at most S charges of each client, f and g backlogged anywhere: "
     "|W_f - W_g| <= 2(Q + U + S - 1) + B_f + B_g",
     _NEW,
-    (*_GAP, GLOBAL_REFILL, STALE_READS),
+    (*_GAP, th.GLOBAL_REFILL, th.STALE_READS),
     bound="(Q + U_f + S - 1) + (Q + U_g + S - 1) + B_f + B_g",
     bound_cost=gap_cost,
     rests_on=(*_RESTS, "D2-unsent"),
 )
 
+# What a shared deficit promises where prefill and decode workers are apart, and what a gate at prefill alone does not.
+#
+# A request passes the gate twice: at a prefill worker for its prompt, and, when its KV has landed, at a decode worker
+# for one token more.  Both, and every output token, are charged to one deficit of its client.  A client is *backlogged*
+# while a request of it waits in any worker's queue, for its prefill or, landed, for its decoding; not while all of its
+# requests run, are staged or are on their way.
+#
+# Theorem: clients backlogged throughout differ in what both phases together charged them by at most 2(Q + U - 1)
+# (S-gap), where U adds up what one worker of either kind can charge (S-U-prefill, S-U-decode).  With a gate at the
+# prefill workers alone, or one of its own at each worker, nothing bounds the difference of decode service (F-S-1): what
+# is left is S-prefill (`policies.gates.deficit`).
+
+S_GAP = th.Theorem(
+    "S-gap",
+    "one deficit for prefill and decode workers, f and g backlogged at any of them over [t1, t2): what both phases "
+    "charged differs by |(S_f + T_f) - (S_g + T_g)| <= 2(Q + U - 1) + B_f + B_g, S at prefill workers and T at decode "
+    "workers",
+    _NEW,
+    (*_GAP, th.GLOBAL_REFILL),
+    bound="(Q + U_f - 1) + (Q + U_g - 1), U = sum over prefill workers of (U_p - 1) + sum over decode workers of "
+    "(U_d - 1) + 1; and B_f + B_g",
+    bound_cost=gap_cost,
+    rests_on=("D2-memory", "D2-places", "S-U-prefill", "S-U-decode"),
+)
+S_U_PREFILL = th.Theorem(
+    "S-U-prefill",
+    "where requests leave with their first token and w_q <= 2 w_e: an admission's charge and the first tokens of all "
+    "requests of the client are at most U_p, and U_p is attained",
+    _NEW,
+    (th.MEM_RESERVE, th.PHASES_APART),
+    bound="w_e (M - 1) + w_q",
+)
+S_U_DECODE = th.Theorem(
+    "S-U-decode",
+    "where requests come with their first token and all KV but that token's: an admission's charge and all outputs "
+    "reserved for the client are at most U_d, and U_d is attained",
+    _NEW,
+    (th.MEM_RESERVE, th.PHASES_APART),
+    bound="w_e + w_q (M - 2)",
+)
+
 THEOREMS = (
     *(D2_MEMORY, D2_PLACES, D2_GLOBAL, D2_LAG, D2_STEAL),
     *(D2_GIFT, D2_TOGETHER, D2_UNSENT, D2_STALE),
-    *PHASE_THEOREMS,
+    *(S_GAP, S_U_PREFILL, S_U_DECODE),
 )
 """In the order of the report."""
 
@@ -172,6 +200,29 @@ def waits(o: Algebra, places: Vector) -> Mask:
 
 
 # --- gate -----------------------------------------------------------------------------------------------------------
+
+
+def prefill_charge_max(rates: Rates, kv_capacity_tokens: int) -> int:
+    """U of a worker that a request leaves with its first token: of one request all but a token is prompt.
+
+    Where an output costs more than two inputs many short requests would be charged more; then it is the U of a worker
+    for both phases.
+
+    >>> prefill_charge_max(Rates(1, 2), 4)
+    5
+    """
+    if rates.output > 2 * rates.input:
+        return charge_max_reserved(rates, kv_capacity_tokens, kv_capacity_tokens - 1)
+    return rates.input * (kv_capacity_tokens - 1) + rates.output
+
+
+def decode_charge_max(rates: Rates, kv_capacity_tokens: int) -> int:
+    """U of a worker to which requests come decoding: at least two tokens of context are no output of its own.
+
+    >>> decode_charge_max(Rates(1, 2), 4)
+    5
+    """
+    return rates.input + rates.output * (kv_capacity_tokens - 2)
 
 
 _NONE = np.zeros(0, np.int64)
@@ -247,7 +298,7 @@ class GlobalDeficitGate(DeficitGate):
     kept = ("in_flight", "places", "granted", "landed")
     rooms = ("in_flight", "places", "granted")
     admissions = _GlobalAdmissions
-    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = ("D2-steal",)
     gap_theorems: ClassVar[tuple[str, ...]] = (D2_GLOBAL.id, D2_STALE.id)
 
@@ -296,6 +347,8 @@ class GlobalDeficitGate(DeficitGate):
         return replace(state, places=depart(NUMPY, state.places, client))
 
     def held(self, state: Any, client: int, change: int) -> Any:
+        """Return the state in which so many more (or fewer) of the client's requests wait that came with their KV:
+        these hold memory, and go before its others."""
         landed = grown(state.landed, max(client + 1, len(state.places)), 0)
         return replace(state, landed=NUMPY.bump(landed, client, change))
 
@@ -322,8 +375,8 @@ class GlobalDeficitGate(DeficitGate):
         return super().service_gap_bound(clients, limits)
 
     @property
-    def broken_assumptions(self) -> frozenset[Assumption]:
-        given_up = {GLOBAL_REFILL} if self.keeps == "work" else set()
+    def broken_assumptions(self) -> frozenset[th.Assumption]:
+        given_up = {th.GLOBAL_REFILL} if self.keeps == "work" else set()
         return super().broken_assumptions | given_up
 
     def check(self, state: Any) -> None:

@@ -7,7 +7,7 @@ told at once; so is a refund that exceeds what is unsent.  A holder with nothing
 each lack the other's last charges could wait for each other for ever.
 
 Theorems: D2-unsent (what is not told stays in [0, most], and nothing is lost on the way) and D2-stale, which has
-S more than D2-global (`policies.gates.shared.gate`).
+S more than D2-global (`policies.gates.shared`).
 """
 
 from typing import Any

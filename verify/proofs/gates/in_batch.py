@@ -29,7 +29,7 @@ _SCALARS = {"b": v.SCALAR, "l": v.SCALAR}
 _DEPTH = v.Need(lambda o, w: (w.depth >= 0) & (w.depth <= w.l), th.BATCH_BOUNDED)
 _ENTERS = (
     events.NOT_NEGATIVE,
-    *plain.PART_COMES_BACK,
+    *events.PART_COMES_BACK,
     events.MORE,
     v.Need(lambda o, w: w.x <= w.l, th.BATCH_BOUNDED),
     v.Need(lambda o, w: o.pick(w.R, w.p, 0) + w.r <= w.b, th.BATCH_BOUNDED),
@@ -166,15 +166,15 @@ def _gap_with_debt(o: Algebra, w: v.World) -> v.Term:
 
 # --- what the kernel does in one step ---------------------------------------------------------------------------------
 
-_SEEN = {"q": v.VECTOR, "holds": v.MASK}
-
 
 def _pause_claim(kernel: v.Functions) -> v.Claim:
-    """`may` and `out` are what the kernel said of `q` and of the clients that hold paused requests."""
+    """`may` and `out` are what the kernel says of `q` and of the clients that hold paused requests."""
 
     def look(o: Algebra, w: v.World) -> v.Written:
-        out = kernel.deepest_debtor(o, w.q_now, w.holds_now, w.depth)
-        return {"may": kernel.may_decode(o, w.q_now, w.depth), "out": out, "q": w.q_now, "holds": w.holds_now}
+        return {"may": kernel.may_decode(o, w.q, w.depth), "out": kernel.deepest_debtor(o, w.q, w.holds, w.depth)}
+
+    def exactly(o: Algebra, w: v.World) -> v.Term:
+        return v.implies(o, w.may, w.q > -w.depth) & v.implies(o, w.q > -w.depth, w.may)
 
     def deepest(o: Algebra, w: v.World) -> v.Term:
         found = v.spread(o.exists(w.out), w.q) & (w.q >= o.pick(w.q, w.out, 0))
@@ -183,17 +183,10 @@ def _pause_claim(kernel: v.Functions) -> v.Claim:
     return v.one_step(
         in_batch.D_PAUSE,
         "deficit gate inside the batch, its look",
-        {**_SEEN, "may": v.MASK, "out": v.POINT},
-        v.Event(
-            "look",
-            look,
-            {f"{name}_now": kind for name, kind in _SEEN.items()},
-            kernels=(kernel.may_decode, kernel.deepest_debtor),
-        ),
+        {"may": v.MASK, "out": v.POINT},
+        v.Event("look", look, kernels=(kernel.may_decode, kernel.deepest_debtor)),
         (
-            v.Clause(
-                "it may decode if and only if it owes less than P", lambda o, w: _exactly(o, w.may, w.q > -w.depth)
-            ),
+            v.Clause("it may decode if and only if it owes less than P", exactly),
             v.Clause("in credit it may decode", lambda o, w: v.implies(o, w.q > 0, w.may)),
             v.Clause(
                 "what is taken out is of a client that is paused, holds requests and has no credit",
@@ -201,52 +194,42 @@ def _pause_claim(kernel: v.Functions) -> v.Claim:
             ),
             v.Clause("of those none owes more, and there is one if one is paused", deepest),
         ),
-        parameters={"depth": v.SCALAR},
+        parameters={"q": v.VECTOR, "holds": v.MASK, "depth": v.SCALAR},
         laws=(lambda o, w: w.depth >= 0,),
     )
 
 
-def _exactly(o: Algebra, a: v.Term, b: v.Term) -> v.Term:
-    return v.implies(o, a, b) & v.implies(o, b, a)
-
-
 def _progress_claim(kernel: v.Functions) -> v.Claim:
-    """A settled state: no refill is due, which D-refill says of the closed form, and what is forgiven is forgiven."""
-    masks = {"q": v.VECTOR, "queued": v.MASK, "known": v.MASK}
+    """A settled state: no refill was due, which D-refill says of the closed form, and what is forgiven is forgiven."""
+
+    def may(o: Algebra, w: v.World) -> v.Term:
+        return kernel.may_decode(o, w.q, w.depth)
 
     def settle(o: Algebra, w: v.World) -> v.Written:
-        q = kernel.forgive(o, w.q_now, w.queued_now, w.known_now, w.depth)
-        return {"q": q, "queued": w.queued_now, "known": w.known_now, "before": w.q_now}
+        return {"q": kernel.forgive(o, w.before, w.queued, w.known, w.depth)}
 
     return v.one_step(
         in_batch.D_PAUSE_PROGRESS,
         "deficit gate inside the batch, settled",
-        {**masks, "before": v.VECTOR},
-        v.Event(
-            "settle",
-            settle,
-            {f"{name}_now": kind for name, kind in masks.items()},
-            (lambda o, w: o.where(deficit.refill_due(o, w.q_now, w.queued_now), False, True),),
-            (kernel.forgive, deficit.refill_due),
-        ),
+        v.vectors("q"),
+        v.Event("settle", settle, kernels=(kernel.forgive, deficit.refill_due)),
         (
             v.Clause("if clients wait one has credit", lambda o, w: o.where(w.waits, w.served, True)),
-            v.Clause(
-                "a client in credit may decode", lambda o, w: v.implies(o, w.q > 0, kernel.may_decode(o, w.q, w.depth))
-            ),
+            v.Clause("a client in credit may decode", lambda o, w: v.implies(o, w.q > 0, may(o, w))),
             v.Clause(
                 "if none waits every known client may",
-                lambda o, w: o.where(
-                    v.spread(w.waits, w.q), True, v.implies(o, w.known, kernel.may_decode(o, w.q, w.depth))
-                ),
+                lambda o, w: o.where(v.spread(w.waits, w.q), True, v.implies(o, w.known, may(o, w))),
             ),
             v.Clause(
                 "nothing is forgiven while a client waits, and no more than the depth asks",
                 lambda o, w: o.where(v.spread(w.waits, w.q), v.same(w.q, w.before), _no_more(o, w)),
             ),
         ),
-        parameters={"depth": v.SCALAR},
-        laws=(lambda o, w: w.depth >= 0,),
+        parameters={"before": v.VECTOR, "queued": v.MASK, "known": v.MASK, "depth": v.SCALAR},
+        laws=(
+            lambda o, w: w.depth >= 0,
+            lambda o, w: o.where(deficit.refill_due(o, w.before, w.queued), False, True),
+        ),
         derived={
             "waits": lambda o, w: o.any(w.queued),
             "served": lambda o, w: o.exists(deficit.choose(o, w.q, w.queued, w.queued, w.q)),
@@ -281,7 +264,7 @@ def _work_claim(kernel: v.Functions) -> v.Claim:
         *events.admissions(
             admit,
             {"x": v.SCALAR, "y": v.SCALAR, **masks},
-            (none_less, v.Need(lambda o, w: w.y >= 0)),
+            (events.EXISTS, none_less, v.Need(lambda o, w: w.y >= 0)),
             choose,
             {"ready": v.MASK, "score": v.VECTOR},
             (deficit.choose,),

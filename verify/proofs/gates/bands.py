@@ -17,7 +17,14 @@ import hypothesis.strategies as st
 import numpy as np
 
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, Algebra, Ints
-from fairsched.model.theorem import BACKLOGGED_DURING, FLOOR_COVERS, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED
+from fairsched.model.theorem import (
+    BACKLOGGED_DURING,
+    FLOOR_COVERS,
+    GATE_RESPECTED,
+    MEM_RESERVE,
+    NOTHING_REFUNDED,
+    Theorem,
+)
 from fairsched.policies import gates
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import bands
@@ -207,14 +214,10 @@ def _free(o: Algebra, w: v.World) -> v.Term:
 
 
 def _gate_claim(kernel: v.Functions) -> v.Claim:
-    """`goes` is the band that was let go last, and the others are what the kernel saw."""
-    masks = ("waiting", "ready", "alone")
-    fields = {**v.vectors("lag", "rank"), **dict.fromkeys(masks, v.MASK)}
+    """`goes` is the band that is let go."""
 
     def choose(o: Algebra, w: v.World) -> v.Written:
-        now = {name: getattr(w, f"{name}_now") for name in fields}
-        order = ("lag", "waiting", "ready", "alone", "rank")
-        return {**now, "goes": kernel.choose(o, *(now[name] for name in order))}
+        return {"goes": kernel.choose(o, w.lag, w.waiting, w.ready, w.alone, w.rank)}
 
     def eligible(w: v.World) -> v.Term:
         return w.waiting & w.ready & (w.alone | (w.lag <= 0))
@@ -226,61 +229,53 @@ def _gate_claim(kernel: v.Functions) -> v.Claim:
         return v.implies(o, w.waiting & w.ready & w.alone, v.spread(o.exists(w.goes), w.lag))
 
     return v.one_step(
-        gates.BAND_GATE,
+        bands.BAND_GATE,
         "priority bands, the choice",
-        {**fields, "goes": v.POINT},
-        v.Event("choose", choose, {f"{name}_now": kind for name, kind in fields.items()}, kernels=(kernel.choose,)),
+        {"goes": v.POINT},
+        v.Event("choose", choose, kernels=(kernel.choose,)),
         (
             v.Clause("it waits and need not yield", lambda o, w: o.pick(eligible(w), w.goes, True)),
             v.Clause("none above it is such a band", highest),
             v.Clause("one goes if one waits below which none waits", not_idle),
         ),
+        parameters={**v.vectors("lag", "rank"), **dict.fromkeys(("waiting", "ready", "alone"), v.MASK)},
     )
 
 
-_COUNTED = v.vectors("was", "gain", "cost")
-_AMOUNTS = v.Need(lambda o, w: (w.gain_now >= 0) & (w.cost_now >= 0))
-_FLOOR = {"floor": v.VECTOR}
+def _counted_claim(theorem: Theorem, event: v.Event, counted: v.Formula) -> v.Claim:
+    """Return that the lag, which `was` what it was before an event, is what is `counted` of it, down to the floor."""
+
+    def down_to_the_floor(o: Algebra, w: v.World) -> v.Term:
+        exact = counted(o, w)
+        return v.same(w.lag, exact) | (v.same(w.lag, 0 - w.floor) & (exact <= 0 - w.floor))
+
+    return v.one_step(
+        theorem,
+        f"priority bands, a {event.name}",
+        v.vectors("lag"),
+        event,
+        (v.Clause("counted to the floor, and no more forgotten", down_to_the_floor),),
+        parameters={**v.vectors("was", "gain", "cost", "floor"), "alone": v.MASK},
+        laws=(lambda o, w: w.floor >= 0, _not_negative("gain", "cost")),
+    )
 
 
 def _count_claim(kernel: v.Functions) -> v.Claim:
-    """`was` is the lag before a charge, and `lone` says where none below waited."""
-
     def charge(o: Algebra, w: v.World) -> v.Written:
-        lag = kernel.charged(o, w.was_now, w.lone_now, w.gain_now, w.cost_now, w.floor)
-        return {"lag": lag, **{name: getattr(w, f"{name}_now") for name in (*_COUNTED, "lone")}}
+        return {"lag": kernel.charged(o, w.was, w.alone, w.gain, w.cost, w.floor)}
 
     def counted(o: Algebra, w: v.World) -> v.Term:
-        kept = o.where(w.lone, o.minimum(w.was, 0), w.was + w.gain)
-        return v.same(w.lag, kept - w.cost) | (v.same(w.lag, 0 - w.floor) & (kept - w.cost <= 0 - w.floor))
+        return o.where(w.alone, o.minimum(w.was, 0), w.was + w.gain) - w.cost
 
-    fields = {**_COUNTED, "lone": v.MASK}
-    facts = {f"{name}_now": kind for name, kind in fields.items()}
-    event = v.Event("charge", charge, facts, (_AMOUNTS,), (kernel.charged,))
-    clauses = (v.Clause("counted to the floor, and no more forgotten", counted),)
-    name, of = "priority bands, a charge", {"lag": v.VECTOR, **fields}
-    return v.one_step(gates.BAND_COUNT, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
+    return _counted_claim(bands.BAND_COUNT, v.Event("charge", charge, kernels=(kernel.charged,)), counted)
 
 
 def _refund_claim(kernel: v.Functions) -> v.Claim:
-    """`was` is the lag before something was given back."""
-
     def refund(o: Algebra, w: v.World) -> v.Written:
-        lag = kernel.refunded(o, w.was_now, w.gain_now, w.cost_now, w.floor)
-        return {"lag": lag, **{name: getattr(w, f"{name}_now") for name in _COUNTED}}
+        return {"lag": kernel.refunded(o, w.was, w.gain, w.cost, w.floor)}
 
-    def given(o: Algebra, w: v.World) -> v.Term:
-        back = w.was + w.cost - w.gain
-        return v.same(w.lag, back) | (v.same(w.lag, 0 - w.floor) & (back <= 0 - w.floor))
-
-    facts = {f"{name}_now": kind for name, kind in _COUNTED.items()}
-    event = v.Event("refund", refund, facts, (_AMOUNTS,), (kernel.refunded,))
-    clauses = (v.Clause("given back to the floor", given),)
-    name, of = "priority bands, a refund", {"lag": v.VECTOR, **_COUNTED}
-    return v.one_step(gates.BAND_REFUND, name, of, event, clauses, parameters=_FLOOR, laws=(_KEEPS,))
-
-
-_KEEPS = v.Need(lambda o, w: w.floor >= 0)
+    event = v.Event("refund", refund, kernels=(kernel.refunded,))
+    return _counted_claim(bands.BAND_REFUND, event, lambda o, w: w.was + w.cost - w.gain)
 
 
 def claims(kernel: v.Functions = bands) -> tuple[v.Claim | v.SampledClaim, ...]:
@@ -289,16 +284,16 @@ def claims(kernel: v.Functions = bands) -> tuple[v.Claim | v.SampledClaim, ...]:
     covers = v.Need(lambda o, w: w.floor >= w.below, FLOOR_COVERS)
     charges = v.Need(lambda o, w: o.pick(w.most, w.f, 1) >= 1)
     return (
-        v.Claim(gates.BAND_RANGE, bands_system(kernel), NOTHING_YET, RANGE, (_IN_RANGE,)),
+        v.Claim(bands.BAND_RANGE, bands_system(kernel), NOTHING_YET, RANGE, (_IN_RANGE,)),
         v.Claim(
-            gates.BAND_SHARE,
+            bands.BAND_SHARE,
             bands_system(kernel, held=(_BELOW_WAITS,)),
             _STARTS,
             (*RANGE, _BEGAN, v.Clause("X - S <= lag - lag0", _counted)),
             (v.Clause("X - S <= A U + B + F", _share),),
         ),
         v.Claim(
-            gates.BAND_FIRST,
+            bands.BAND_FIRST,
             bands_system(kernel, seen=(_BAND_WAITS,)).with_laws(no_refunds, covers, charges),
             _STARTS,
             (
@@ -324,7 +319,7 @@ _EVENTS = st.tuples(
 )
 
 
-@v.sampled(gates.BAND_WITHIN, st.fixed_dictionaries({"events": st.lists(_EVENTS, max_size=40)}))
+@v.sampled(bands.BAND_WITHIN, st.fixed_dictionaries({"events": st.lists(_EVENTS, max_size=40)}))
 def within(w: SimpleNamespace, gate: type[gates.BandGate] = gates.BandGate) -> v.Shown:
     """Two clients in each of two bands, beside a deficit gate for each band which is told of its own clients only."""
     shipped = gate(quantum=5, bands="high:60,low:40", kept=5)
@@ -365,7 +360,7 @@ def within(w: SimpleNamespace, gate: type[gates.BandGate] = gates.BandGate) -> v
     return {"the client of the band that goes, and one": same_choice, "deficits": alike}
 
 
-class _AllSeen(gates.BandAdmissions):
+class _AllSeen(gates.bands.BandAdmissions):
     """Each band's gate sees all that wait."""
 
     def inside(self, band: int) -> gates.AdmissionTransaction:
@@ -375,7 +370,7 @@ class _AllSeen(gates.BandAdmissions):
 
 
 class _AllSeenGate(gates.BandGate):
-    def begin(self, state: gates.BandState, heads: Ints) -> gates.BandAdmissions:
+    def begin(self, state: gates.bands.BandState, heads: Ints) -> gates.bands.BandAdmissions:
         return _AllSeen(self, state, heads)
 
 

@@ -24,7 +24,7 @@ hold there as they are.  A client's band is the name of its outermost group; one
 Source: this library.  A link-sharing scheduler (CBQ, HTB) has the same two aims with rates in place of shares.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ import attrs
 import msgspec
 import numpy as np
 
+from fairsched.model import theorem as th
 from fairsched.model.algebra import (
     NO_GROUP,
     NO_SCORE,
@@ -39,6 +40,7 @@ from fairsched.model.algebra import (
     SCORE_MAX,
     Algebra,
     Bools,
+    ExactVector,
     Ints,
     Mask,
     Point,
@@ -47,13 +49,78 @@ from fairsched.model.algebra import (
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import Client, Groups
 from fairsched.model.serialization import Derived
-from fairsched.model.theorem import Theorem
 from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, Limits
-from fairsched.policies.gates.bands.theorems import BAND_GATE, BAND_WITHIN, THEOREMS
+from fairsched.policies.gates.authoring import Kernel
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
 from fairsched.policies.gates.deficit import DeficitGate, DeficitState
+from fairsched.policies.gates.interpreters import GateInterpreter, Part, interpreter
 from fairsched.policies.vectors import column, grown
+
+# --- statements -------------------------------------------------------------------------------------------------------
+# What the bands gate promises, and what its kernels do: statements; the proofs are in `verify`.
+#
+# All amounts between band k and those below it are scaled by the shares of their time: charges to band k by A_k,
+# charges below it by g_k.  U is the most that may be charged to a band, or to all those below one, after a request was
+# admitted: all of them share one memory.
+
+_SOURCE = "this library"
+
+BAND_RANGE = th.Theorem(
+    "BAND-range",
+    "-F <= lag_k <= A_k U + B for every band k",
+    _SOURCE,
+    (th.MEM_RESERVE, th.GATE_RESPECTED),
+    bound="[-F, A_k U + B]",
+)
+BAND_SHARE = th.Theorem(
+    "BAND-share",
+    "one of those below band k waits all over [t1, t2): A_k W_k - g_k W_below <= A_k U + B + F",
+    _SOURCE,
+    (th.MEM_RESERVE, th.GATE_RESPECTED, th.BACKLOGGED_DURING),
+    bound="A_k U + B + F",
+)
+BAND_FIRST = th.Theorem(
+    "BAND-first",
+    "band k waits all over [t1, t2), and a request of it may go: g_k W_below - A_k W_k <= (A_k + g_k) U - 1",
+    _SOURCE,
+    (th.MEM_RESERVE, th.GATE_RESPECTED, th.BACKLOGGED_DURING, th.NOTHING_REFUNDED, th.FLOOR_COVERS),
+    bound="(A_k + g_k) U - 1",
+)
+BAND_GATE = th.Theorem(
+    "BAND-gate",
+    "the band that goes waits and need not yield, none above it is such a band, and one goes if one waits below which "
+    "none waits",
+    "theorems of the kernel itself: what GateRespected means",
+)
+BAND_COUNT = th.Theorem(
+    "BAND-count",
+    "a charge changes a lag by its gain less its cost, down to the floor; where none below waits, what those below "
+    "were behind is forgotten, and no more than that",
+    "theorems of the kernel itself: found necessary by a mutant",
+)
+BAND_REFUND = th.Theorem(
+    "BAND-refund",
+    "what is given back changes a lag by the cost less the gain, down to the floor",
+    "theorems of the kernel itself: found necessary by a mutant",
+)
+BAND_WITHIN = th.Theorem(
+    "BAND-within",
+    "each band's deficits are those of a deficit gate that sees nothing but the events of the band's clients: between "
+    "clients of one band D-weighted holds, with D-wc one of them is served when the band goes",
+    "this library; in drawn worlds",
+    (th.MEM_RESERVE, th.GATE_RESPECTED, th.QUANTUM_POSITIVE, th.BACKLOGGED_DURING),
+    scope=th.Scope.TESTED,
+    rests_on=("D-range", "D-weighted", "D-wc", "D-gate"),
+)
+BAND_INT64 = th.Theorem(
+    "BAND-int64",
+    "with gains, costs and the floor within 2^60, and lags within twice that: every intermediate is within 2^62",
+    "this library",
+    bound="2^62",
+)
+THEOREMS = (BAND_RANGE, BAND_SHARE, BAND_FIRST, BAND_GATE, BAND_COUNT, BAND_REFUND, BAND_WITHIN, BAND_INT64)
+
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
 # Vectors over bands: lag, what those below are behind; rank, the higher band the larger; waiting, bands of which a
@@ -290,7 +357,7 @@ class BandGate(BoundedGate[BandState]):
     name: ClassVar[str] = "bands"
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = BandState
-    theorems: ClassVar[tuple[Theorem, ...]] = THEOREMS
+    theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = (BAND_GATE.id, BAND_WITHIN.id)
     gap_theorems: ClassVar[tuple[str, ...]] = (BAND_WITHIN.id,)
 
@@ -437,3 +504,108 @@ class BandGate(BoundedGate[BandState]):
         # No lag is below its floor, and no fewer clients wait than none.
         assert bool((state.lag >= -self.floor).all())
         assert bool((state.waits >= 0).all())
+
+
+# --- the rule on exact integers, for monitors -------------------------------------------------------------------------
+# The gate of bands read a second time: its kernels, and the deficit gate's in each band, on Python's own integers.
+
+
+class Bands(GateInterpreter):
+    """A lag a band, the band of each client, which clients wait, and in each band the deficits of its clients."""
+
+    def __init__(self, gate: BandGate) -> None:
+        self.gate = gate
+        self.names = gate.names
+        self.shares = gate.shares.tolist()
+        self.rank = ExactVector([-place for place in range(len(self.shares))])
+        self.floor = ExactVector([PERCENT * gate.kept for _ in self.shares])
+        self.lag = ExactVector([0] * len(self.shares))
+        self.band: dict[int, int] = {}
+        self.waiting: set[int] = set()
+        self.inside = [self._deficits() for _ in self.shares]
+
+    def _deficits(self) -> GateInterpreter:
+        found = interpreter(self.gate.inner)
+        assert found is not None
+        return found
+
+    def of(self, client: int) -> int:
+        """The client's band, the lowest unless it was said."""
+        return self.band.get(client, len(self.shares) - 1)
+
+    def waits(self) -> ExactVector:
+        """How many clients wait in each band."""
+        return ExactVector([sum(self.of(client) == band for client in self.waiting) for band in range(len(self.lag))])
+
+    def _seen(self) -> dict[str, ExactVector]:
+        """Which bands wait, and which of them have none below that waits."""
+        waits = self.waits()
+        return {
+            "waiting": ExactVector([count > 0 for count in waits]),
+            "alone": ExactVector([not sum(waits[place + 1 :]) for place in range(len(waits))]),
+        }
+
+    def _count(self, kernel: Kernel, amounts: Mapping[int, int]) -> None:
+        """Let a kernel count what bands are charged, or given back."""
+        waits, gains, costs = self.waits(), [], []
+        for place, share in enumerate(self.shares):
+            lower = range(place + 1, len(self.shares))
+            theirs = sum(self.shares[band] for band in lower if waits[band])
+            own = share if any(waits[:place]) else PERCENT - theirs
+            gains.append(theirs * amounts.get(place, 0))
+            costs.append(own * sum(amounts.get(band, 0) for band in lower))
+        gain, cost = ExactVector(gains), ExactVector(costs)
+        self.lag = self.call(kernel, **self._seen(), gain=gain, cost=cost)
+
+    def joined(self, client: int, waiting: Collection[int]) -> None:
+        self.inside[self.of(client)].joined(client, waiting)
+        self.waiting.add(client)
+
+    def left(self, client: int) -> None:
+        self.waiting.discard(client)
+
+    def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
+        own = self.of(client)
+        # Where requests may be passed over, those of all other bands may have been.
+        ready = ExactVector([not skips or band == own for band in range(len(self.lag))])
+        chosen = self.call(choose, **self._seen(), ready=ready)
+        there = sorted(each for each in waiting if self.of(each) == chosen)
+        if chosen != own:
+            return there[0] if there else NO_GROUP
+        return self.inside[own].choose(client, there, skips)
+
+    def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
+        self.inside[self.of(client)].admitted(client, tokens, waiting, emptied, kv_tokens)
+        self._count(charged, {self.of(client): price(tokens, self.gate.rates.input)})
+        if emptied:
+            self.waiting.discard(client)
+
+    def decoded(self, clients: Iterable[int], tokens: Iterable[int]) -> None:
+        amounts: dict[int, int] = {}
+        for client, count in zip(clients, tokens, strict=True):
+            own = self.of(client)
+            self.inside[own].decoded([client], [count])
+            amounts[own] = amounts.get(own, 0) + price(count, self.gate.rates.output)
+        self._count(charged, amounts)
+
+    def settled(self, client: int, tokens: int, waiting: Collection[int]) -> None:
+        own = self.of(client)
+        self.inside[own].settled(client, tokens, waiting)
+        amounts = {own: price(abs(tokens), self.gate.rates.input)}
+        self._count(charged if tokens >= 0 else refunded, amounts)
+
+    def configured(self, client: int, weight: int, groups: Groups) -> None:
+        if groups and groups[0][0] in self.names:
+            self.band[client] = self.names.index(groups[0][0])
+        self.inside[self.of(client)].configured(client, weight, groups)
+
+    def parts(self, state: Any) -> Iterator[Part]:
+        yield "the lag of the bands below the band with the number", state.lag.tolist(), self.lag, 0
+        yield "the number of waiting clients of the band with the number", state.waits.tolist(), self.waits(), 0
+        made = [self.of(client) for client in range(len(state.band))]
+        yield "the band", state.band.tolist(), made, len(self.shares) - 1
+        for own, kept in zip(self.inside, state.inside, strict=True):
+            yield from own.parts(kept)
+
+
+interpreter.register(BandGate, Bands)
