@@ -1,7 +1,7 @@
 """A gate that does anything else than its kernels is found, by a monitor that does not run it or by asking it again."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from itertools import product
 from random import Random
 from typing import Any
@@ -95,110 +95,56 @@ def check_holds(policy: ComposedPolicy, state: LocalState[Any], view: WorkerView
 # --- gates that are wrong -------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class OnlyMore(gates.DeficitGate):
+def wrong(kind: type[gates.AnyGate], **methods: Callable[..., Any]) -> Any:
+    """The gate with other methods, each of which is given the gate's own one."""
+    changed = {name: partialmethod(method, getattr(kind, name)) for name, method in methods.items()}
+    return type(kind.__name__, (kind,), changed)
+
+
+def only_more(self: Any, own: Any, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
     """A settlement only charges more, and what is cancelled is not given back."""
-
-    def settled(self, state: gates.DeficitState, client: int, input_tokens: int, heads: Ints) -> Any:
-        return super().settled(state, client, max(input_tokens, 0), heads)
+    return own(self, state, client, max(input_tokens, 0), heads)
 
 
-@attrs.frozen
-class CounterOnlyMore(gates.CounterGate):
-    """The same under the counter gate."""
-
-    def settled(self, state: gates.CounterState, client: int, input_tokens: int, heads: Ints) -> Any:
-        return super().settled(state, client, max(input_tokens, 0), heads)
-
-
-@attrs.frozen
-class TreeOnlyMore(gates.HierarchicalGate):
-    """The same under the hierarchical gate."""
-
-    def settled(
-        self, state: gates.HierarchicalState, client: int, input_tokens: int, heads: Ints
-    ) -> gates.HierarchicalState:
-        return super().settled(state, client, max(input_tokens, 0), heads)
-
-
-@attrs.frozen
-class Unweighted(gates.CounterGate):
+def unweighted(self: Any, own: Any, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
     """A refund is of tokens, whatever the client's weight."""
-
-    def settled(self, state: gates.CounterState, client: int, input_tokens: int, heads: Ints) -> Any:
-        shares = np.where(input_tokens < 0, np.ones_like(state.share), state.share)
-        after = super().settled(msgspec.structs.replace(state, share=shares), client, input_tokens, heads)
-        return msgspec.structs.replace(after, share=state.share)
+    shares = np.where(input_tokens < 0, np.ones_like(state.share), state.share)
+    after = own(self, msgspec.structs.replace(state, share=shares), client, input_tokens, heads)
+    return msgspec.structs.replace(after, share=state.share)
 
 
-@attrs.frozen
-class Unscaled(gates.CounterGate):
-    """A change of weights makes the unit finer, and counters stay."""
+def as_before(field: str) -> Callable[..., Any]:
+    """A change of weights, which makes the unit finer or a quantum smaller, leaves the field as it was."""
 
-    def configured(self, state: gates.CounterState, client: int, weight: int, groups: Any = ()) -> Any:
-        after = super().configured(state, client, weight, groups)
-        c = np.concatenate([state.c, np.zeros(len(after.c) - len(state.c), np.int64)])
-        return msgspec.structs.replace(after, c=c)
+    def configured(self: Any, own: Any, state: Any, client: int, weight: int, groups: Any = ()) -> Any:
+        after, before = own(self, state, client, weight, groups), getattr(state, field)
+        grown = np.concatenate([before, np.zeros(len(getattr(after, field)) - len(before), np.int64)])
+        return msgspec.structs.replace(after, **{field: grown})
+
+    return configured
 
 
-@attrs.frozen
-class NewcomersShare(gates.CounterGate):
+def newcomers_pay_one(self: Any, own: Any, state: Any, client: int, heads: Ints, waited: bool) -> Any:
     """A client of which nothing was said pays one unit a token, whatever the unit is."""
-
-    def joined(self, state: gates.CounterState, client: int, heads: Ints, waited: bool) -> Any:
-        after = super().joined(state, client, heads, waited)
-        share = after.share.copy()
-        share[len(state.share) :] = 1
-        return msgspec.structs.replace(after, share=share)
+    after = own(self, state, client, heads, waited)
+    share = after.share.copy()
+    share[len(state.share) :] = 1
+    return msgspec.structs.replace(after, share=share)
 
 
-@attrs.frozen
-class Forgetful(gates.CounterGate):
-    """It forgets which client left last, unless that was served."""
-
-    def left(self, state: gates.CounterState, client: int) -> Any:
-        return state
-
-
-@attrs.frozen
-class FewPay(gates.DeficitGate):
-    """Where more than seven clients decode only the first seven pay."""
-
-    def decoded(self, state: gates.DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
-        return super().decoded(state, clients[:7], tokens[:7])
-
-
-@attrs.frozen
-class Narrow(gates.DeficitGate):
+def of_32_bits(self: Any, own: Any, state: Any, clients: Any, tokens: Any) -> Any:
     """Deficits are of 32 bits."""
-
-    def decoded(self, state: gates.DeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
-        after = super().decoded(state, clients, tokens)
-        return msgspec.structs.replace(after, q=after.q.astype(np.int32).astype(np.int64))
+    after = own(self, state, clients, tokens)
+    return msgspec.structs.replace(after, q=after.q.astype(np.int32).astype(np.int64))
 
 
-@attrs.frozen
-class Generous(gates.DeficitGate):
-    """A change of weights leaves credit above the new quantum."""
-
-    def configured(self, state: gates.DeficitState, client: int, weight: int, groups: Any = ()) -> Any:
-        after = super().configured(state, client, weight, groups)
-        q = np.concatenate([state.q, np.zeros(len(after.q) - len(state.q), np.int64)])
-        return msgspec.structs.replace(after, q=q)
-
-
-@attrs.frozen
-class GroupsPayLess(gates.HierarchicalGate):
+def groups_pay_less(self: Any, own: Any, state: Any, clients: Any, tokens: Any) -> Any:
     """Of what is decoded only clients pay, and not their groups."""
-
-    def decoded(
-        self, state: gates.HierarchicalState, clients: tuple[int, ...], tokens: tuple[int, ...]
-    ) -> gates.HierarchicalState:
-        after = super().decoded(state, clients, tokens)
-        groups = np.array(sorted(state.groups.values()), dtype=np.int64)
-        q = after.q.copy()
-        q[groups] = state.q[groups]
-        return msgspec.structs.replace(after, q=q)
+    after = own(self, state, clients, tokens)
+    groups = np.array(sorted(state.groups.values()), dtype=np.int64)
+    q = after.q.copy()
+    q[groups] = state.q[groups]
+    return msgspec.structs.replace(after, q=q)
 
 
 class _Lenient(DeficitAdmissions):
@@ -206,14 +152,6 @@ class _Lenient(DeficitAdmissions):
         self.restore()
         best = int(np.where(self.ready, heads, NO_SCORE).argmax()) if len(heads) else NO_GROUP
         return best if best != NO_GROUP and self.ready[best] and self.q[best] > -2 else super().choose(heads)
-
-
-@attrs.frozen
-class Lenient(gates.DeficitGate):
-    """A client that owes one unit may go, too."""
-
-    def begin(self, state: gates.DeficitState, heads: Ints) -> gates.AdmissionTransaction:
-        return _Lenient(self, state, heads)
 
 
 class _LastOfEquals(gates.AdmissionTransaction):
@@ -239,39 +177,51 @@ class _LastOfEquals(gates.AdmissionTransaction):
         return 1
 
 
-@attrs.frozen
-class LastOfEquals(gates.CounterGate):
-    """Ties go to the last client."""
-
-    def begin(self, state: gates.CounterState, heads: Ints) -> gates.AdmissionTransaction:
-        return _LastOfEquals(super().begin(state, heads))
-
-    def after(self, state: gates.CounterState, admissions: gates.AdmissionTransaction) -> Any:
-        return super().after(state, admissions._inner if isinstance(admissions, _LastOfEquals) else admissions)
+def unwrapped(self: Any, own: Any, state: Any, admissions: gates.AdmissionTransaction) -> Any:
+    """The state after the decision inside."""
+    return own(self, state, admissions._inner if isinstance(admissions, _LastOfEquals) else admissions)
 
 
-WRONG: dict[type[gates.AnyGate], tuple[dict[str, Any], GatePlay]] = {
-    OnlyMore: ({"quantum": 5}, FEW),
-    CounterOnlyMore: ({}, FEW),
-    TreeOnlyMore: ({"quantum": 5}, GROUPED),
-    Unweighted: ({}, WEIGHED),
-    Unscaled: ({}, WEIGHED),
-    NewcomersShare: ({}, CROWD),
-    Forgetful: ({}, FEW),
-    FewPay: ({"quantum": 5}, CROWD),
-    Narrow: ({"quantum": 1 << 38, "rates": HIGH}, LARGE),
-    Generous: ({"quantum": 30}, WEIGHED),
-    GroupsPayLess: ({"quantum": 5}, GROUPED),
-    Lenient: ({"quantum": 5}, FEW),
-    LastOfEquals: ({}, FEW),
+WRONG: dict[str, tuple[Any, dict[str, Any], GatePlay]] = {
+    "deficits are only charged more": (wrong(gates.DeficitGate, settled=only_more), {"quantum": 5}, FEW),
+    "counters are only charged more": (wrong(gates.CounterGate, settled=only_more), {}, FEW),
+    "trees are only charged more": (wrong(gates.HierarchicalGate, settled=only_more), {"quantum": 5}, GROUPED),
+    "refunds know no weights": (wrong(gates.CounterGate, settled=unweighted), {}, WEIGHED),
+    "counters stay in a finer unit": (wrong(gates.CounterGate, configured=as_before("c")), {}, WEIGHED),
+    "newcomers pay one": (wrong(gates.CounterGate, joined=newcomers_pay_one), {}, CROWD),
+    # It forgets which client left last, unless that was served.
+    "the last to leave is forgotten": (
+        wrong(gates.CounterGate, left=lambda _self, _own, state, _client: state),
+        {},
+        FEW,
+    ),
+    "the first seven pay": (
+        wrong(gates.DeficitGate, decoded=lambda self, own, state, who, tokens: own(self, state, who[:7], tokens[:7])),
+        {"quantum": 5},
+        CROWD,
+    ),
+    "32 bits": (wrong(gates.DeficitGate, decoded=of_32_bits), {"quantum": 1 << 38, "rates": HIGH}, LARGE),
+    "credit stays above the quantum": (wrong(gates.DeficitGate, configured=as_before("q")), {"quantum": 30}, WEIGHED),
+    "groups pay less": (wrong(gates.HierarchicalGate, decoded=groups_pay_less), {"quantum": 5}, GROUPED),
+    # A client that owes one unit may go, too.
+    "a small debt is none": (
+        wrong(gates.DeficitGate, begin=lambda self, _own, *given: _Lenient(self, *given)),
+        {"quantum": 5},
+        FEW,
+    ),
+    "ties go to the last": (
+        wrong(gates.CounterGate, begin=lambda self, own, *given: _LastOfEquals(own(self, *given)), after=unwrapped),
+        {},
+        FEW,
+    ),
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_gate_that_is_not_its_kernels_is_found(wrong: type[gates.AnyGate]) -> None:
+@pytest.mark.parametrize("error", WRONG)
+def test_a_gate_that_is_not_its_kernels_is_found(error: str) -> None:
     """Each of these gates is wrong in one way, and its own run has an admission that its kernels had not let in."""
-    params, world = WRONG[wrong]
-    policy = world.policy(wrong(**params))
+    kind, params, world = WRONG[error]
+    policy = world.policy(kind(**params))
     assert first_seed(lambda seed: past_the_gate(policy, world, watch(policy), seed), SEEDS) is not None
 
 
@@ -292,7 +242,8 @@ class Displacing(ComposedPolicy):
     """A request displaces others of its client whether the gate lets that client in or not."""
 
     def decide(self, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
-        lenient = ComposedPolicy(self.name, self.order, Anybody(quantum=5), self.batching)
+        anybody = wrong(gates.DeficitGate, begin=lambda gate, _own, *given: _Anybody(gate, *given))
+        lenient = ComposedPolicy(self.name, self.order, anybody(quantum=5), self.batching)
         plan, decided = super().decide(state, view)
         if plan.admit or not state.queue.entries:
             return plan, decided
@@ -307,37 +258,27 @@ class _Anybody(DeficitAdmissions):
         return int(ready[heads[ready].argmax()]) if len(ready) else NO_GROUP
 
 
-@attrs.frozen
-class Anybody(gates.DeficitGate):
-    """A gate that lets anybody in."""
-
-    def begin(self, state: gates.DeficitState, heads: Ints) -> gates.AdmissionTransaction:
-        return _Anybody(self, state, heads)
-
-
 @pytest.mark.parametrize(
-    ("wrong", "right", "order"),
+    ("kind", "order"),
     [
-        (Stale, ComposedPolicy, LongestPrefix()),
-        (Displacing, ComposedPolicy, ShortestRemaining(60)),
+        (Stale, LongestPrefix()),
+        (Displacing, ShortestRemaining(60)),
     ],
     ids=["stale", "displacing"],
 )
-def test_a_policy_around_a_right_gate_is_found(
-    wrong: type[ComposedPolicy], right: type[ComposedPolicy], order: Order
-) -> None:
+def test_a_policy_around_a_right_gate_is_found(kind: type[ComposedPolicy], order: Order) -> None:
     """A policy that tells its gate something else, or passes it by, is found; the same policy as it ships is not."""
 
-    def past(kind: type[ComposedPolicy], seed: int) -> list[str]:
-        policy = kind("played", order, gates.DeficitGate(quantum=5), Chunked(max_batched_tokens=8, max_running=6))
+    def past(played: type[ComposedPolicy], seed: int) -> list[str]:
+        policy = played("played", order, gates.DeficitGate(quantum=5), Chunked(max_batched_tokens=8, max_running=6))
         try:
             return past_the_gate(policy, FEW, watch(policy), seed)
         except ValueError as error:
             # A gate whose client was passed by may have no number of steps to say.
             return [str(error)]
 
-    assert first_seed(lambda seed: past(wrong, seed), SEEDS) is not None
-    assert first_seed(lambda seed: past(right, seed), RIGHT) is None
+    assert first_seed(lambda seed: past(kind, seed), SEEDS) is not None
+    assert first_seed(lambda seed: past(ComposedPolicy, seed), RIGHT) is None
 
 
 HEARD = (events.Cancelled, events.ClientConfigured, events.Decoded)
