@@ -1,5 +1,6 @@
 """Every router, and every policy that holds requests, passes its battery; one that is wrong in one way does not."""
 
+from collections.abc import Callable
 from itertools import product
 from random import Random
 from typing import Any, ClassVar
@@ -16,13 +17,12 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter, Router
 from fairsched.policies.placement import Aladdin
-from fairsched.policies.placement.aladdin.placement_state import AladdinState
 from fairsched.policies.registry import CLUSTER_POLICIES, ROUTERS, router_with
 from fairsched.policies.routers import RoundRobin, SplitPhases
 from fairsched.policies.routers.load_based import TurnState
-from fairsched.policies.routers.phases.split import AnyState
 from fairsched.verify.conformance import check_cluster_policy, check_router
 from fairsched.verify.conformance.router import RouterMachine
+from tests.support.policies.misbehaving import wrong
 
 pytestmark = pytest.mark.kept
 
@@ -50,47 +50,24 @@ def test_every_router_conforms(router: AnyRouter, full_budget: bool) -> None:
     check_router(router, settings(max_examples=200 if full_budget else EXAMPLES, stateful_step_count=STEPS))
 
 
-@attrs.frozen
-class Forgetful(RoundRobin):
-    """Keeps a mutable list beside its state, so that routing twice differs."""
+def forgetful() -> Any:
+    """It keeps a mutable list beside its state, so that routing twice differs."""
+    seen = list[int]()
 
-    seen: list[int] = attrs.field(factory=list)
+    def route(_self: Any, _own: Any, state: TurnState, request: Request, view: ClusterView) -> Any:
+        seen.append(request.id)
+        return Dispatch(request.id, view.workers[len(seen) % len(view.workers)].worker), state
 
-    def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
-        self.seen.append(request.id)
-        return Dispatch(request.id, view.workers[len(self.seen) % len(view.workers)].worker), state
-
-
-@attrs.frozen
-class Elsewhere(RoundRobin):
-    """Sends to a worker whether or not it is there."""
-
-    def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
-        return Dispatch(request.id, 0), state
+    return wrong(RoundRobin, route=route)
 
 
-@attrs.frozen
-class Confused(RoundRobin):
-    """Dispatches another request."""
-
-    def route(self, state: TurnState, request: Request, view: ClusterView) -> tuple[Dispatch, TurnState]:
-        return Dispatch(request.id - 1, view.workers[0].worker), state
+def dispatching(dispatch: Callable[[Request, ClusterView], Dispatch]) -> Any:
+    """It dispatches otherwise."""
+    return wrong(RoundRobin, route=lambda _self, _own, state, request, view: (dispatch(request, view), state))
 
 
-@attrs.frozen
-class Holding(RoundRobin):
-    """Dispatches a second time what it was asked about before."""
-
-    def decide(self, state: TurnState, view: ClusterView) -> tuple[ClusterPlan, TurnState]:
-        return ClusterPlan((Dispatch(0, view.workers[0].worker),)), state
-
-
-@attrs.frozen
-class Amnesiac(RoundRobin):
-    """Starts anew when its state is read."""
-
-    def state_from_json(self, document: dict[str, Any]) -> TurnState:
-        return TurnState()
+def _again(_self: Any, _own: Any, state: TurnState, view: ClusterView) -> tuple[ClusterPlan, TurnState]:
+    return ClusterPlan((Dispatch(0, view.workers[0].worker),)), state
 
 
 class Growing(msgspec.Struct):
@@ -117,25 +94,32 @@ class Mutator(Router[Growing]):
         return Dispatch(request.id, view.workers[0].worker), state
 
 
-BAD = {
-    Forgetful: "the same state and view gave",
-    Elsewhere: "the view has no worker 0",
-    Confused: "asked about request",
-    Holding: "holds nothing",
-    Amnesiac: "read as another",
-    Mutator: "observe changed the state",
+BAD: dict[str, tuple[Any, str]] = {
+    "forgets": (forgetful(), "the same state and view gave"),
+    "sends where no worker is": (dispatching(lambda request, _: Dispatch(request.id, 0)), "the view has no worker 0"),
+    "dispatches another request": (
+        dispatching(lambda request, view: Dispatch(request.id - 1, view.workers[0].worker)),
+        "asked about request",
+    ),
+    "dispatches again what it was asked before": (wrong(RoundRobin, decide=_again), "holds nothing"),
+    "starts anew when its state is read": (
+        wrong(RoundRobin, state_from_json=lambda *_: TurnState()),
+        "read as another",
+    ),
+    "changes the state that it is given": (Mutator, "observe changed the state"),
 }
 """Routers that are wrong in one way each, and what the battery says of them."""
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_battery_finds_bad_routers(bad: type[AnyRouter]) -> None:
+def test_battery_finds_bad_routers(bad: str) -> None:
     """Six routers, each wrong in one way, are found out, each by the claim that it breaks."""
+    kind, said = BAD[bad]
     generate = settings(
         max_examples=100, stateful_step_count=STEPS, phases=(Phase.generate,), report_multiple_bugs=False
     )
-    with pytest.raises(AssertionError, match=BAD[bad]):
-        check_router(bad(), generate)
+    with pytest.raises(AssertionError, match=said):
+        check_router(kind(), generate)
 
 
 # --- policies that hold requests --------------------------------------------------------------------------------------
@@ -155,20 +139,18 @@ def test_every_policy_that_holds_requests_conforms(policy: AnyClusterPolicy) -> 
     check_cluster_policy(policy, settings(max_examples=15, stateful_step_count=30))
 
 
-@attrs.frozen
-class Astray(Aladdin):
-    """Dispatches to an unknown worker."""
-
-    def decide(self, state: AladdinState, view: ClusterView) -> tuple[ClusterPlan, AladdinState]:
-        plan, after = super().decide(state, view)
-        return ClusterPlan(tuple(Dispatch(each.request_id, 99) for each in plan.dispatches)), after
+def _astray(self: Any, own: Any, state: Any, view: ClusterView) -> tuple[ClusterPlan, Any]:
+    """What is dispatched or staged goes to a worker that is not there."""
+    plan, after = own(self, state, view)
+    dispatches = tuple(Dispatch(each.request_id, 99) for each in plan.dispatches)
+    return ClusterPlan(dispatches, tuple(replace(each, target=99) for each in plan.migrations)), after
 
 
 def test_a_policy_that_dispatches_to_nowhere_is_found() -> None:
     """It breaks the claim about workers that are there."""
     once = settings(max_examples=50, stateful_step_count=20, print_blob=False, phases=[Phase.generate])
     with pytest.raises(AssertionError, match="no worker 99"):
-        check_cluster_policy(Astray(), once)
+        check_cluster_policy(wrong(Aladdin, decide=_astray)(), once)
 
 
 SINGLE = {name: router for name, router in ROUTERS.items() if not isinstance(router, SplitPhases)}
@@ -185,64 +167,41 @@ def test_pairs_of_routers_conform(full_budget: bool) -> None:
         check_router(router, settings(max_examples=20 if full_budget else 10, stateful_step_count=25))
 
 
-@attrs.frozen
-class Keeping(SplitPhases):
-    """Never sends what is staged."""
-
-    def decide(self, state: AnyState, view: ClusterView) -> tuple[ClusterPlan, AnyState]:
-        return ClusterPlan(), state
+def _forgets_what_it_sent(self: Any, own: Any, state: Any, view: ClusterView) -> tuple[ClusterPlan, Any]:
+    return own(self, state, view)[0], state
 
 
-@attrs.frozen
-class Deaf(SplitPhases):
-    """Does not hear that a transfer failed."""
-
-    def observe(self, state: AnyState, event: Event) -> AnyState:
-        return state if isinstance(event, TransferFailed) else super().observe(state, event)
+def _deaf(self: Any, own: Any, state: Any, event: Event) -> Any:
+    """It does not hear that a transfer failed."""
+    return state if isinstance(event, TransferFailed) else own(self, state, event)
 
 
-@attrs.frozen
-class Twice(SplitPhases):
-    """Sends what is staged, and forgets that it did."""
-
-    def decide(self, state: AnyState, view: ClusterView) -> tuple[ClusterPlan, AnyState]:
-        plan, _ = super().decide(state, view)
-        return plan, state
-
-
-@attrs.frozen
-class AstrayPair(SplitPhases):
-    """Sends what is staged to a worker that is not there."""
-
-    def decide(self, state: AnyState, view: ClusterView) -> tuple[ClusterPlan, AnyState]:
-        plan, after = super().decide(state, view)
-        return ClusterPlan((), tuple(replace(each, target=99) for each in plan.migrations)), after
-
-
-BAD_PAIRS: dict[type[SplitPhases], str] = {
-    Keeping: "never end",
-    Twice: "is not at worker|on its way already",
-    AstrayPair: "cannot go to worker 99",
+BAD_PAIRS: dict[str, tuple[Callable[..., Any], str]] = {
+    "never sends what is staged": (lambda _self, _own, state, _view: (ClusterPlan(), state), "never end"),
+    "sends twice": (_forgets_what_it_sent, "is not at worker|on its way already"),
+    "sends astray": (_astray, "cannot go to worker 99"),
 }
 
 
 @pytest.mark.parametrize("bad", BAD_PAIRS)
-def test_the_battery_finds_what_is_wrong_between_phases(bad: type[SplitPhases]) -> None:
+def test_the_battery_finds_what_is_wrong_between_phases(bad: str) -> None:
     """Three pairs, each wrong in one way, are found out by the claim that they break."""
+    decide, said = BAD_PAIRS[bad]
     generate = settings(max_examples=300, stateful_step_count=25, phases=(Phase.generate,), report_multiple_bugs=False)
-    with pytest.raises(AssertionError, match=BAD_PAIRS[bad]):
-        check_router(bad(), generate)
+    with pytest.raises(AssertionError, match=said):
+        check_router(wrong(SplitPhases, decide=decide)(), generate)
 
 
-@pytest.mark.parametrize(("router", "ends"), [(SplitPhases(), True), (Deaf(), False)], ids=["split", "deaf"])
-def test_a_transfer_that_failed_and_is_not_sent_again_is_found(router: SplitPhases, ends: bool) -> None:
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_transfer_that_failed_and_is_not_sent_again_is_found(hears: bool) -> None:
     """The link of the only transfer fails: a pair that does not hear of it leaves the request where it is for ever."""
+    router = SplitPhases() if hears else wrong(SplitPhases, observe=_deaf)()
     machine = type("Played", (RouterMachine,), {"router": router})()
     machine.open(["prefill", "decode"], 40)
     machine.arrive([Request(0, 0, 0, Prompt(6), 5)], 0)
     machine.work(0, 3, True)
     machine.cut(0)
-    if ends:
+    if hears:
         machine.settle()
         assert machine.over == {0}
     else:

@@ -1,7 +1,7 @@
 """A gate that does anything else than its kernels is found, by a monitor that does not run it or by asking it again."""
 
 from collections.abc import Callable, Sequence
-from functools import partial, partialmethod
+from functools import partial
 from itertools import product
 from random import Random
 from typing import Any
@@ -30,6 +30,7 @@ from fairsched.verify.conformance.gate_holds import check_choice_holds
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
 from tests.support.policies.gate_play import GatePlay, first_seed, past_the_gate
+from tests.support.policies.misbehaving import wrong
 
 pytestmark = pytest.mark.kept
 
@@ -93,12 +94,6 @@ def check_holds(policy: ComposedPolicy, state: LocalState[Any], view: WorkerView
 
 
 # --- gates that are wrong -------------------------------------------------------------------------------------------
-
-
-def wrong(kind: type[gates.AnyGate], **methods: Callable[..., Any]) -> Any:
-    """The gate with other methods, each of which is given the gate's own one."""
-    changed = {name: partialmethod(method, getattr(kind, name)) for name, method in methods.items()}
-    return type(kind.__name__, (kind,), changed)
 
 
 def only_more(self: Any, own: Any, state: Any, client: int, input_tokens: int, heads: Ints) -> Any:
