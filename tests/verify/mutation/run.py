@@ -104,7 +104,6 @@ class MutationRun:
     jobs: int
     every: int
     seconds: float
-    before: dict[str, dict[str, Any]]
     on_found: Callable[[dict[str, dict[str, Any]]], None]
     found: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     problem: str = ""
@@ -127,9 +126,8 @@ class MutationRun:
         begun = time.monotonic()
         known, fates = same_changes(), dict[str, str]()
         running: dict[int, Running] = {}
-        before = self.before.get(module)
         for number, mutant in enumerate(code_mutants(module)):
-            if number % self.every if before is None else mutant.name not in before["unnoticed"] + before["unreached"]:
+            if number % self.every:
                 continue
             if mutant.change in known.get(f"{module}.{mutant.function}", {}):
                 fates[mutant.name] = "same"
@@ -154,8 +152,7 @@ class MutationRun:
             running[child] = Running(mutant, time.monotonic() + limit, reading)
         while running:
             self._reap(running, fates)
-        entry = _entry(module, fates, self.every, time.monotonic() - begun)
-        self.found[module] = entry if before is None else _again(before, entry)
+        self.found[module] = _entry(module, fates, self.every, time.monotonic() - begun)
         self.on_found({module: self.found[module]})
 
     def _reap(self, running: dict[int, Running], fates: dict[str, str]) -> None:
@@ -192,12 +189,6 @@ def _entry(module: str, fates: dict[str, str], every: int, seconds: float) -> di
         "unnoticed": sorted(name for name, fate in fates.items() if fate == "unnoticed"),
         "unreached": sorted(name for name, fate in fates.items() if fate == "unreached"),
     }
-
-
-def _again(before: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
-    """What was found of a module when all its changes were made, and then those again that no test had noticed."""
-    summed = {key: before[key] + entry[key] for key in ("noticed", "same", "slow", "seconds")}
-    return {**before, **summed, "unnoticed": entry["unnoticed"], "unreached": entry["unreached"]}
 
 
 def _child(mutant: CodeMutant, items: dict[int, pytest.Item], writing: int) -> None:
@@ -284,7 +275,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="each so many-th change only")
     parser.add_argument("--seconds", type=float, default=LONGEST_S, help="of processor time for tests of a change")
     parser.add_argument("--tests", nargs="+", default=[], help="files or folders of tests, in place of the quick ones")
-    parser.add_argument("--again", action="store_true", help="only what no test noticed when it was kept")
     parser.add_argument("--keep", action="store_true", help="write what was found beside the code")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
@@ -301,31 +291,13 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         for name in names:
             __import__(name)
-        before = _kept() if options.again else {}
-        if options.again:
-            names = [name for name in names if name in before and _is_current(name, before[name])]
-        if not names:
-            continue
-        run = MutationRun(names, options.jobs, options.every, options.seconds, before, partial(_found, options))
+        run = MutationRun(names, options.jobs, options.every, options.seconds, partial(_found, options))
         paths = options.tests or SHOULD_NOTICE[area]
         pytest.main([*paths, *QUIETLY, *QUICK], plugins=[run])
         if run.problem or not run.found:
             sys.stderr.write(f"{run.problem or 'nothing was run'}\n")
             status = 1
     return status
-
-
-def _kept() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(FOUND.read_text()) if FOUND.exists() else {}
-    return found
-
-
-def _is_current(module: str, entry: dict[str, Any]) -> bool:
-    """Whether what was kept is of the module's text as it is; says so where it is not."""
-    current = bool(entry["text"] == text_of(ROOT / entry["file"]))
-    if not current:
-        os.write(2, f"{module} has changed since: all its changes have to be made\n".encode())
-    return current
 
 
 def _found(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
@@ -338,7 +310,7 @@ def _found(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> Non
     os.write(2, ("\n".join(lines) + "\n").encode())
     if not options.keep:
         return
-    before = _kept()
+    before = json.loads(FOUND.read_text()) if FOUND.exists() else {}
     day = datetime.now(UTC).date().isoformat()
     command = f"make mutation ARGS='{' '.join(sys.argv[1:])}'".replace(" ARGS=''", "")
     for name, entry in found.items():
