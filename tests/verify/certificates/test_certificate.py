@@ -60,7 +60,7 @@ DEPLOYMENT = read({"kv_capacity_tokens": 4096, "weights": {"gold": 4, "free": 1}
 @pytest.fixture(scope="module", autouse=True)
 def _each_text_is_asked_once() -> Iterator[None]:
     """A solver's answer is a function of the text, and most texts of a copy are those of the original."""
-    asking = {name: cache(getattr(solvers, name)) for name in ("z3_answer", "cvc5_answer")}
+    asking: dict[str, Any] = {name: cache(getattr(solvers, name)) for name in ("z3_answer", "cvc5_answer")}
     with patch.multiple(solvers, **asking):
         yield
 

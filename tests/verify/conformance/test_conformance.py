@@ -199,19 +199,19 @@ def forgetful() -> Any:
     """It keeps a mutable list beside its state, so deciding twice differs."""
     seen = list[int]()
 
-    def decide(self: Any, own: Any, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+    def decide(self: Any, own: Any, state: Any, view: WorkerView) -> Any:
         seen.append(view.clock)
         return own(self, state, view) if len(seen) % 2 else (StepPlan(), state)
 
     return wrong(FCFS, decide=decide)
 
 
-def greedy(self: Any, own: Any, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+def greedy(self: Any, own: Any, state: Any, view: WorkerView) -> Any:
     """It believes that the worker has more memory than it has."""
     return own(self, state, msgspec.structs.replace(view, kv_free_tokens=view.kv_free_tokens + 2))
 
 
-def sleepy(self: Any, own: Any, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+def sleepy(self: Any, own: Any, state: Any, view: WorkerView) -> Any:
     """It says that a plan which only decodes holds until something happens, and then admits at even clocks."""
     plan, after = own(self, state, view)
     if plan.admit and view.clock % 2 and view.decoding and not view.prefilling:
@@ -219,7 +219,7 @@ def sleepy(self: Any, own: Any, state: Any, view: WorkerView) -> tuple[StepPlan,
     return plan, after
 
 
-def picky(self: Any, own: Any, state: Any, view: WorkerView) -> tuple[StepPlan, Any]:
+def picky(self: Any, own: Any, state: Any, view: WorkerView) -> Any:
     """A request with more than four tokens in front blocks the line for ever."""
     if state.queue.entries and state.queue.best(0).request.prompt.tokens > 4:
         return StepPlan(chunks=tuple(self.batching.open(view).chunks)), state

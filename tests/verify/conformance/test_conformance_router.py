@@ -139,7 +139,7 @@ def test_every_policy_that_holds_requests_conforms(policy: AnyClusterPolicy) -> 
     check_cluster_policy(policy, settings(max_examples=15, stateful_step_count=30))
 
 
-def _astray(self: Any, own: Any, state: Any, view: ClusterView) -> tuple[ClusterPlan, Any]:
+def _astray(self: Any, own: Any, state: Any, view: ClusterView) -> Any:
     """What is dispatched or staged goes to a worker that is not there."""
     plan, after = own(self, state, view)
     dispatches = tuple(Dispatch(each.request_id, 99) for each in plan.dispatches)
@@ -167,7 +167,7 @@ def test_pairs_of_routers_conform(full_budget: bool) -> None:
         check_router(router, settings(max_examples=20 if full_budget else 10, stateful_step_count=25))
 
 
-def _forgets_what_it_sent(self: Any, own: Any, state: Any, view: ClusterView) -> tuple[ClusterPlan, Any]:
+def _forgets_what_it_sent(self: Any, own: Any, state: Any, view: ClusterView) -> Any:
     return own(self, state, view)[0], state
 
 
