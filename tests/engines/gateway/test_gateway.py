@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import example, given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairsched.engines.gateway import Share, StreamReader, gateway, usage_of
+from fairsched.engines.gateway import Share, gateway
 from fairsched.engines.gateway.account import Placed, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, ServerConfig, hashed_key
 from tests.support.adapters.gateway_scenarios import ADMIN, STREAM_HEAD, Fake, dying, events, faked, world
 from tests.support.adapters.http import served, streamed
 from tests.support.adapters.loops import in_loop, until
-
-KEYS = ("choices", "delta", "text", "usage", "prompt_tokens", "completion_tokens", "prompt_tokens_details")
 
 
 @in_loop
@@ -36,25 +32,6 @@ async def test_streams_pass_byte_for_byte_and_usage_settles_what_was_charged() -
 
 PROMPT_TOKENS = 9
 """What the prompt of `World.ask` is taken for."""
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
-    max_leaves=8,
-)
-
-
-@example([{"choices": True}], 1)
-@given(st.lists(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4) | JSON, max_size=4), st.integers(1, 40))
-def test_whatever_a_stream_says_it_is_read_in_any_pieces(documents: list[Any], size: int) -> None:
-    """Events of any JSON raise nothing, count as one token at most, and what they say does not depend on how the bytes
-    were cut."""
-    data = b"".join(b"data: " + json.dumps(each).encode() + b"\r\n\r\n" for each in documents)
-    whole, cut = StreamReader(), StreamReader()
-    tokens = whole.read(data)
-    assert tokens <= len(documents)
-    assert sum(cut.read(data[start : start + size]) for start in range(0, len(data), size)) == tokens
-    assert cut.usage == whole.usage
-    usage_of(data[6:-4], 5, 4)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

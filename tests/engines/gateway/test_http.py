@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import logging
+import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import attrs
@@ -15,11 +17,15 @@ from hypothesis import strategies as st
 
 from fairsched.engines.gateway.config import ServerConfig
 from fairsched.engines.gateway.openai import BY_PATH
-from tests.support.adapters.gateway_fuzz import check_answer, raw_answer
+from tests.support.adapters.gateway_fuzz import mutated
 from tests.support.adapters.gateway_scenarios import World, world
 from tests.support.adapters.http import served
 from tests.support.adapters.loops import in_loop, in_virtual_time
 
+PAUSE = 0.1
+"""An answer that does not go on for so long is taken for whole."""
+SILENCE = 1.0
+"""Where no answer begins for so long, none is expected: the gateway waits for the rest of a call."""
 GOOD = b'{"messages":[{"role":"user","content":"@"}],"max_tokens":2}'
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-type: application/json\r\n\r\n{}"
 PATHS = ["/v1/chat/completions", "/v1/chat/completions?beta=true", "/v1/models", "/health", "/admin/flush"]
@@ -118,6 +124,42 @@ EXTRA = [
     b"X-Bare: a\rb",
 ]
 
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Client: a\r\n"
+ODD = (
+    [
+        HEAD + LENGTH + more + b"\r\n\r\n" + GOOD
+        for more in (
+            b"\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: x",
+            b"\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nConnection: Upgrade",
+            b"\r\nContent-Encoding: gzip",
+            b"\r\nContent-Encoding: \xe9",
+            b"\r\nExpect: 100-continue",
+            b"\r\nExpect: \xe9",
+            b"\r\nX-Null: a\0b",
+            b"\r\nX-Long: " + b"a" * (1 << 18),
+            b"".join(b"\r\nX-%d: a" % i for i in range(2000)),
+        )
+    ]
+    + [
+        HEAD + CHUNKED + b"\r\n\r\n" + body
+        for body in (
+            b"zz\r\nab\r\n0\r\n\r\n",
+            b"f" * 18 + b"\r\nab",
+            b"-1\r\nab\r\n0\r\n\r\n",
+            b"2;" + b"y" * 9000 + b"\r\nab",
+        )
+    ]
+    + [
+        b"GET /v1/models\r\n\r\n",
+        b"GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\r\n\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\0" * 64,
+    ]
+)
+"""Requests that no grammar makes."""
+
 TARGETS = st.one_of(
     st.sampled_from(PATHS),
     st.sampled_from(ODD_PATHS),
@@ -146,20 +188,61 @@ def requests(draw: st.DrawFn) -> bytes:
     return end.join([line, *headers, b"", b""]) + body
 
 
+async def raw_answer(host: str, port: int, data: bytes) -> bytes:
+    """What a connection says to these bytes before it closes, or falls silent."""
+    reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
+    said = bytearray()
+    try:
+        writer.write(data)
+        # A server that closes while it is written to is right.
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(SILENCE):
+                await writer.drain()
+        with suppress(OSError, TimeoutError):
+            while more := await asyncio.wait_for(reader.read(1 << 16), PAUSE if said else SILENCE):
+                said += more
+    finally:
+        writer.transport.abort()
+    return bytes(said)
+
+
+def check_answer(data: bytes, said: bytes) -> str:
+    """The answers on a connection are HTTP, and none is a failure of the gateway.  Return the first one's status."""
+    if not said:
+        return "silence"
+    head = said[:200]
+    assert said.startswith(b"HTTP/"), (data[:2000], head)
+    status = said[9:12].decode()
+    assert status.isdecimal(), (data[:2000], head)
+    assert not re.search(rb"HTTP/\d\.\d 500", said), (data[:2000], head)
+    assert b"Traceback" not in said, (data[:2000], said)
+    return status
+
+
 def request(target: str) -> bytes:
     """A good call of this target."""
     return b"POST %s HTTP/1.1\r\nHost: x\r\nX-Client: a\r\n%s\r\n\r\n%s" % (target.encode(), LENGTH, GOOD)
+
+
+MUTATED = st.builds(mutated, requests(), st.randoms(use_true_random=False))
 
 
 @example([request("munity://x/v1/chat/completions")])
 @example([request("http://evil:80/v1/chat/completions")])
 @example([request("munity://admin/v1/chat/completions"), request("/v1/chat/completions")])
 @settings(deadline=None)
-@given(st.lists(requests(), min_size=1, max_size=3))
+@given(st.lists(requests() | st.sampled_from(ODD) | MUTATED, min_size=1, max_size=3))
 def test_a_server_sees_what_another_reader_reads_and_no_path_of_a_caller(sent: list[bytes]) -> None:
     """Of each connection a server gets calls that `h11` reads, too, in order and with their bodies, at a path of ours
-    under the server's own name; scheme, host and fragment of a target say nothing."""
+    under the server's own name; scheme, host and fragment of a target say nothing.  What is no HTTP is answered as
+    HTTP or not at all, and never as a failure of the gateway, which serves on and logs no traceback."""
     data = b"".join(sent)
+
+    told: list[logging.LogRecord] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.extend([record] * bool(record.exc_info))
 
     @in_virtual_time
     async def run() -> None:
@@ -168,7 +251,10 @@ def test_a_server_sees_what_another_reader_reads_and_no_path_of_a_caller(sent: l
             assert url.port is not None
             said = await raw_answer("127.0.0.1", url.port, data)
             check_answer(data, said)
+            assert (await here.ask()).status == 200, "the next caller is served"
             await here.emptied()
+            upstream.heads.pop()
+            upstream.bodies.pop()
             own = str(here.account.upstreams()[0].url).removeprefix("http://")
         expected = iter([body for method, _, body in read(data) if method == "POST"])
         assert all(body in expected for body in upstream.bodies), "some calls of these, in their order"
@@ -179,7 +265,13 @@ def test_a_server_sees_what_another_reader_reads_and_no_path_of_a_caller(sent: l
             hosts = [value for name, value in (each.split(": ", 1) for each in headers[:-2]) if name.lower() == "host"]
             assert hosts == [own], head
 
-    run()
+    handler = Kept()
+    logging.getLogger().addHandler(handler)
+    try:
+        run()
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert [record.getMessage() for record in told] == []
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,10 @@
-"""Bad input for the gateway: bodies, streams, headers and raw bytes of connections, mutated from a corpus.
+"""Bad input for the gateway: bodies, streams and headers, mutated from a corpus.
 
 What is wrong raises `AssertionError` with the input.
 """
 
-import asyncio
 import json
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from copy import deepcopy
 from itertools import pairwise
 from random import Random
@@ -26,12 +22,6 @@ CONFIG = GatewayConfig(
     (ServerConfig("http://127.0.0.1:9", 4000),), clients={"gold": ClientConfig(keys=(hashed_key("sk-gold"),))}
 )
 NAMES = CallerNames(CONFIG)
-SECONDS = 60.0
-"""A good call that takes longer hangs."""
-PAUSE = 0.1
-"""An answer that does not go on for so long is taken for whole."""
-SILENCE = 1.0
-"""Where no answer begins for so long, none is expected: the gateway waits for the rest of a call."""
 
 
 def _json(document: object) -> bytes:
@@ -233,169 +223,3 @@ def check_headers(headers: dict[str, str]) -> str:
         return "unknown"
     assert name, headers
     return "known"
-
-
-def check_parsers(random: Random, count: int) -> Counter[str]:
-    """Put so many inputs through the parsers."""
-    seen: Counter[str] = Counter()
-    bodies = [body for _, body in BODIES]
-    for i in range(count):
-        if i % 8 < 5:
-            path, body = random.choice(BODIES)
-            changed = restructured(body, random) if i % 2 else mutated(body, random, bodies)
-            seen[check_body(path, changed)] += 1
-        elif i % 8 < 7:
-            data = mutated(random.choice(STREAMS), random, STREAMS)
-            cuts = [random.randint(0, len(data)) for _ in range(random.randint(0, 6))]
-            seen[check_stream(data, cuts, hides=random.random() < 0.7)] += 1
-        else:
-            value = mutated(b"Bearer sk-gold", random).decode("utf-8", "surrogateescape")
-            seen[check_headers({random.choice(("authorization", "x-api-key", "x-client")): value})] += 1
-    return seen
-
-
-# --- connections ----------------------------------------------------------------------------------------------------
-
-
-def http(*headers: str, body: bytes = b"", method: str = "POST", path: str = "/v1/completions") -> bytes:
-    """The bytes of a call."""
-    return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: x", "X-Client: a", *headers, "", "")).encode() + body
-
-
-GOOD = b'{"prompt": "a", "max_tokens": 2}'
-LENGTH = f"Content-Length: {len(GOOD)}"
-CHUNKED = "Transfer-Encoding: chunked"
-CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD)
-REQUESTS = [
-    http(LENGTH, body=GOOD),
-    http(LENGTH, "Content-Type: application/json", "Authorization: Bearer sk-gold", "Expect: 100-continue", body=GOOD),
-    http(CHUNKED, body=CHUNKS),
-    http(CHUNKED, body=CHUNKS.replace(b"0\r\n\r\n", b"0\r\nX-Trailer: a\r\n\r\n")),
-    http(LENGTH, CHUNKED, body=CHUNKS),
-    http(CHUNKED, LENGTH, body=GOOD),
-    http(LENGTH, LENGTH, body=GOOD),
-    http(LENGTH, "Content-Length: 3", body=GOOD),
-    http("Content-Length: +5", body=GOOD),
-    http("Content-Length: -1", body=GOOD),
-    http("Content-Length: 99999999999999999999999", body=GOOD),
-    http("Content-Length: 0x20", body=GOOD),
-    http("Transfer-Encoding: identity, chunked, x", body=CHUNKS),
-    http("Transfer-Encoding : chunked", body=CHUNKS),
-    http(CHUNKED, body=b"zz\r\nab\r\n0\r\n\r\n"),
-    http(CHUNKED, body=b"ffffffffffffffffff\r\nab"),
-    http(CHUNKED, body=b"-1\r\nab\r\n0\r\n\r\n"),
-    http(CHUNKED, body=b"2;x=" + b"y" * 9000 + b"\r\nab\r\n0\r\n\r\n"),
-    http(LENGTH, "X-Fold: a\r\n b", body=GOOD),
-    http(LENGTH, "X-Null: a\0b", body=GOOD),
-    http(LENGTH, "X-Long: " + "a" * (1 << 20), body=GOOD),
-    http(LENGTH, *(f"X-{i}: a" for i in range(2000)), body=GOOD),
-    http(LENGTH, "X-Client: b", body=GOOD),
-    http(LENGTH, "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: x", body=GOOD),
-    http(LENGTH, "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA", "Connection: Upgrade", body=GOOD),
-    http(LENGTH, "Content-Encoding: gzip", body=GOOD),
-    http(LENGTH, "Content-Encoding: \u00e9", body=GOOD).replace("\u00e9".encode(), b"\xe9"),
-    http(LENGTH, "Expect: \u00e9", body=GOOD).replace("\u00e9".encode(), b"\xe9"),
-    http(method="GET", path="/\u00e9").replace("\u00e9".encode(), b"\xe9"),
-    http(LENGTH, body=GOOD) * 5,
-    http(LENGTH, body=GOOD) + b"GET /v1/mod",
-    http(LENGTH, path="/v1/completions?" + "x" * 70_000, body=GOOD),
-    http(LENGTH, path="/v1/%63ompletions", body=GOOD),
-    http(LENGTH, path="/v1/../v1/completions", body=GOOD),
-    http(LENGTH, path="//v1/completions%00", body=GOOD),
-    http(LENGTH, path="http://elsewhere/v1/completions", body=GOOD),
-    http(method="GET", path="/v1/models"),
-    http(method="HEAD", path="/v1/models"),
-    http(method="OPTIONS", path="*"),
-    http("Origin: https://a", "Access-Control-Request-Method: POST", method="OPTIONS"),
-    http(method="CONNECT", path="a:80"),
-    http(method="TRACE", path="/"),
-    http(method="GET", path="/v1/completions"),
-    http(method="DELETE", path="/v1/models"),
-    http(method="PRI", path="*").replace(b"HTTP/1.1", b"HTTP/2.0") + b"SM\r\n\r\n",
-    b"GET /v1/models\r\n\r\n",
-    b"GET /v1/models HTTP/1.0\r\n\r\n",
-    b"GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n",
-    b"GET /v1/models HTTP/1.1\nHost: x\n\n",
-    b"\r\n\r\n\r\n" + http(LENGTH, body=GOOD),
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    b"\0" * 64,
-    http(LENGTH, body=b"{"),
-]
-
-
-async def raw_answer(host: str, port: int, data: bytes) -> bytes:
-    """What a connection says to these bytes before it closes, or falls silent."""
-    reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
-    said = bytearray()
-    try:
-        writer.write(data)
-        # A server that closes while it is written to is right.
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(SILENCE):
-                await writer.drain()
-        with suppress(OSError, TimeoutError):
-            while more := await asyncio.wait_for(reader.read(1 << 16), PAUSE if said else SILENCE):
-                said += more
-    finally:
-        writer.transport.abort()
-    return bytes(said)
-
-
-def check_answer(data: bytes, said: bytes) -> str:
-    """The answers on a connection are HTTP, and none is a failure of the gateway.  Return the first one's status."""
-    if not said:
-        return "silence"
-    head = said[:200]
-    assert said.startswith(b"HTTP/"), (data[:2000], head)
-    status = said[9:12].decode()
-    assert status.isdecimal(), (data[:2000], head)
-    assert not re.search(rb"HTTP/\d\.\d 500", said), (data[:2000], head)
-    assert b"Traceback" not in said, (data[:2000], said)
-    return status
-
-
-async def good_answer(host: str, port: int) -> None:
-    """A good call is answered."""
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        writer.write(http(LENGTH, "Connection: close", body=GOOD))
-        said = await asyncio.wait_for(reader.read(), SECONDS)
-        assert said.startswith(b"HTTP/1.1 200"), said[:500]
-    finally:
-        writer.transport.abort()
-
-
-async def check_connections(host: str, port: int, inputs: Iterable[bytes], at_once: int = 64) -> Counter[str]:
-    """Send each of these on a connection of its own; good calls are answered between them."""
-    seen: Counter[str] = Counter()
-    turns = asyncio.Semaphore(at_once)
-
-    async def one(i: int, data: bytes) -> None:
-        async with turns:
-            seen[check_answer(data, await raw_answer(host, port, data))] += 1
-            if i % 50 == 0:
-                await good_answer(host, port)
-
-    async with asyncio.TaskGroup() as group:
-        for i, data in enumerate(inputs):
-            # Tasks are not all there at once.
-            while turns.locked():
-                await asyncio.sleep(0.001)
-            group.create_task(one(i, data))
-            await asyncio.sleep(0)
-    await good_answer(host, port)
-    return seen
-
-
-def requests(random: Random, count: int) -> Iterable[bytes]:
-    """Bytes for so many connections: the corpus as it is, then changed, and good calls of changed bodies."""
-    short = [request for request in REQUESTS if len(request) < 20_000]
-    for i in range(count):
-        if i < len(REQUESTS):
-            yield REQUESTS[i]
-        elif i % 3 == 0:
-            path, body = random.choice(BODIES)
-            body = restructured(body, random) if i % 2 else mutated(body, random)
-            yield http(f"Content-Length: {len(body)}", path=path, body=body)
-        else:
-            yield mutated(random.choice(REQUESTS if i % 16 == 0 else short), random, short)

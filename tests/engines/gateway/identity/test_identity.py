@@ -160,18 +160,6 @@ def test_a_caller_is_a_client_of_the_file_only_by_what_the_file_says(
         assert name.startswith("certificate:" if by_certificate else "~")
 
 
-def test_one_account_by_two_ways_where_the_file_says_so() -> None:
-    """A client that lists a key and a certificate is one, with one debt; the proxy calls it by its name."""
-    clients = {"ann": ClientConfig((hashed_key("sk-ann"),), certificates=("ann.test",))}
-    tls = TlsConfig("a.pem", "a.key", "ca.pem")
-    fields: dict[str, Any] = {"identify": ("header", "certificate", "key"), "header_from": ("10.0.0.0/8",)}
-    known = CallerNames(GatewayConfig(SERVERS, clients=clients, tls=tls, **fields))
-    certificate = {"subject": ((("commonName", "ann.test"),),)}
-    assert known.of({"x-client": "ann"}, Peer("10.0.0.1")) == "ann"
-    assert known.of({}, Peer("1.2.3.4", certificate)) == "ann"
-    assert known.of({"authorization": "sk-ann"}, Peer("1.2.3.4")) == "ann"
-
-
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
