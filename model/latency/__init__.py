@@ -14,8 +14,7 @@ from fairsched.model.latency.document import (
     preset_document,
 )
 from fairsched.model.latency.machines import GPUS, gpu_of, mfu
-from fairsched.model.latency.model import DecodePiece, LatencyModel, pipelined
-from fairsched.model.latency.performance import PROMPT_TOKENS, Performance
+from fairsched.model.latency.model import PROMPT_TOKENS, DecodePiece, LatencyModel, Performance, pipelined
 from fairsched.model.latency.presets import DEFAULT_PRESET, KV_BYTES, PRESETS
 
 __all__ = [

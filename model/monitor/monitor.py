@@ -15,7 +15,7 @@ service changes: the intervals of both gaps begin anew at that event.  Bounds ar
 **A worker that leaves** takes its queue and batch with it: everything begins anew, and what was found stays.  It
 breaks BothServe, and CapacityFloor if a client waits; it does not affect a gap's bound, since it ends the interval.
 
-How long clients wait, held to a worst wait in seconds: until a request is let in, its first token, and its last one.
+**Waits** are held to a worst wait in seconds: until a request is let in, its first token, and its last one.
 
 A wait begins when a client's first request joins the queue, and anew with each admission that leaves some of its
 requests there.  It ends with an admission.  What all clients are charged meanwhile says whether the worker kept its

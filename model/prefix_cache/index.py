@@ -15,16 +15,13 @@ Both are the inputs of Preble's load cost (E2, Algorithm 2: for every part j evi
 times `hits of j / requests` of the worker in the window).  A node without holders and without hits in the window is
 removed.
 
-A draft of a prefix index, in which one operation changes several nodes.
+**A draft** is an index in which one operation changes several nodes.  A boundary between two nodes exists only where
+something changes: where prompts part, where other workers hold on, where a hit of the window ends, or where the last
+access of a worker ended.  What is no longer needed is taken away, so the tree stays as small as what it says, whatever
+its history.
 
-A boundary between two nodes exists only where something changes: where prompts part, where other workers hold on,
-where a hit of the window ends, or where the last access of a worker ended.  What is no longer needed is taken
-away, so the tree stays as small as what it says, whatever its history.
-
-The nodes of a prefix index: one radix tree that says of many workers what each of them holds.
-
-A node is written without what follows from the rest: its children and `below` from its children's rows, its hits from
-the window.
+**A node** says of many workers what each of them holds.  It is written without what follows from the rest: its children
+and `below` from its children's rows, its hits from the window.
 """
 
 from base64 import b64decode, b64encode

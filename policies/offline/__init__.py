@@ -1,4 +1,4 @@
-"""Offline batches: prefix trees of a batch, prefix groups, and BatchLLM's order. Read `tree` first."""
+"""Offline batches: prefix trees of a batch, prefix groups, and BatchLLM's order. Read `prefix_groups` first."""
 
 from fairsched.policies.offline.batchllm import PrefixGroupOrder
 from fairsched.policies.offline.prefix_groups import (

@@ -19,7 +19,7 @@ As a function of x, save(v, .) is convex, rising and piecewise linear: a sum of 
 constant.  So v has a group exactly if x is below a threshold t(v), and one pass upwards with the points at which slopes
 change finds all thresholds, without trying the ancestors of each node.
 
-The compact prefix tree of a batch of prompts: which prompts share how many leading tokens.
+**The tree** is the compact prefix tree of a batch of prompts: which prompts share how many leading tokens.
 
 Source: BatchLLM ("BatchLLM: Optimizing Large Batched LLM Inference with Global Prefix Sharing and Throughput-oriented
 Token Batching"), the tree from which prompts are grouped: nodes with a single child are merged, and a prompt ends in a

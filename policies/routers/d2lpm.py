@@ -12,11 +12,9 @@ has the whole quantum, as the first refill gives it.  So a state holds what was 
 
 What a worker caches is known from what it was sent and from its `Cached` and `Evicted` reports.
 
-One client's credit at each of the workers: which of them may take its next request (D2LPM's gate before workers).
-
-Paper: "Locality-aware Fair Scheduling in LLM Serving" (DLPM and D2LPM), reconstructed as far as its listings were not
-available to us.  Its rule: a request goes to a worker that holds its longest match and where its client has credit; to
-any worker with credit otherwise; and when its client has credit nowhere, it gets a quantum at every worker.
+**Credit** of one client at each of the workers says which of them may take its next request: a request goes to a worker
+that holds its longest match and where its client has credit; to any worker with credit otherwise; and when its client
+has credit nowhere, it gets a quantum at every worker.
 
 Vectors are over the *workers*, for one client.  No client's row reads another's, so what is proved here for any number
 of workers is true for any number of clients.  This gate shares nothing out between clients: the workers' own gates do.

@@ -17,7 +17,7 @@ Silent in the paper and decided here: the queue is long if it is not empty and w
 rule); a token machine is full if what its requests may come to hold exceeds its memory; 10 minutes are a long time; a
 transfer that failed is tried once more, with another machine, and then the request stays where its prompt was computed.
 
-Machines in pools, and the pairs of machines that requests were given: what Splitwise's cluster scheduler knows.
+**Pools** of machines, and the pairs of machines that requests were given, are what Splitwise's cluster scheduler knows.
 
 A machine has an origin, prompt or token work, and gets work of the opposite kind only when its own pool's machines and
 the mixed pool have no room.  It is in the mixed pool exactly as long as it has such work (P-SW-1): the pool is no label

@@ -3,7 +3,7 @@
 The columns are made once a heartbeat, and a placement changes one row of them, so a request costs a few operations over
 the workers, and one pass over the profile of each worker that might not have the memory.
 
-Which of the held requests may still fit a worker in this heartbeat, all of them side by side.
+**Candidates**: which of the held requests may still fit a worker in this heartbeat, all of them side by side.
 
 In overload nearly every request is tried in vain.  Two tests tell so without trying.  *The most room*: a request that
 breaks (b), (c), (d) or (e) on the worker with most room for that constraint breaks it everywhere.  *No smaller*: within
@@ -340,7 +340,7 @@ def pack(rules: Rules, wanted: Sequence[Wanted], kv_capacity: int) -> tuple[int 
     None for a request that fits no empty worker.  The planner takes this below the rate at which the number of workers
     becomes a line, and it is compared with the exact optimum.  O(requests) for each request.
 
-    >>> from fairsched.model.latency.performance import Performance
+    >>> from fairsched.model.latency.model import Performance
     >>> rules = Rules(Performance(1, 0, 1, 1, 1), 100, 100, 100, "normalised", "peaks")
     >>> pack(rules, [Wanted(5, 5, 5)] * 3, 20)
     (0, 0, 1)

@@ -1,8 +1,8 @@
 """What Aladdin believes: which requests are at which worker, which are held, and how long outputs were.
 
-A request is held, or at a worker; what is known of one worker is in `worker`.  Decisions are in `policy`.
+A request is held, or at a worker; what is known of one worker is a `Believed`.  Decisions are in `policy`.
 
-What Aladdin's scheduler believes of one worker: its requests, until when they run, and how far that was wrong.
+**One worker**: its requests, until when they run, and how far that was wrong.
 
 Times are on the worker's clock of decode iterations.  Every request's KV and saved time grow by the same amount on it,
 so nothing is updated while requests only decode.  A request that produced its first token at clock s has produced

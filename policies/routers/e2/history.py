@@ -8,7 +8,8 @@ only the sums.  Requests sent to a worker that left are forgotten at once: none 
 the mean wait of the current half is compared with that of the half before it.  A prefix is a node of the index; it is
 forgotten when it brought no request of the window to a worker.
 
-The work of each worker's requests, kept at hand: a decision reads it, and only what changed is priced anew.
+**Work.**  The work of each worker's requests is kept at hand: a decision reads it, and only what changed is priced
+anew.
 """
 
 from collections import defaultdict

@@ -1,5 +1,5 @@
-"""Routers for split phases: one router for prompts and one for outputs.  Read `split` first; `handover` follows
-requests between the phases, `distserve` and `tetriinfer` have the named pairs.
+"""Routers for split phases: one router for prompts and one for outputs.  Read `split` first; `distserve` and
+`tetriinfer` have the named pairs.
 """
 
 from fairsched.policies.routers.phases.distserve import (

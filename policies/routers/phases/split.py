@@ -16,8 +16,8 @@ So no request waits for a worker that is not there.  Both routers observe all ev
 only.  What the second one wants to move among those moves; the first is asked to place, never to move, since a request
 that leaves a worker before its first token would forget that it is to be handed over.
 
-Requests between two phases: from their dispatch to a worker that only computes the prompt until they have arrived
-where they decode.
+**Handovers** are requests between two phases: from their dispatch to a worker that only computes the prompt until they
+have arrived where they decode.
 
 A value that any policy may keep in its state.  It follows the facts: a request is *staged* when its first token is out,
 *sent* when the policy named a target, and forgotten when it is there, or over.  A transfer that failed makes a request

@@ -2,15 +2,15 @@
 
 Paper: "Inference without Interference: Disaggregate LLM Inference for Mixed Downstream Workloads" (TetriInfer, 2024).
 A request goes to the prefill worker with the fewest tokens that wait.  Once its first chunk is computed the dispatcher
-names the worker that decodes it (`heavy_light`), so that the KV of each chunk is sent while the next is computed.
-Idle workers flip to the phase that has load (`flips`).  Its schedulers within a worker are the local policy
+names the worker that decodes it (`HeavyLight`), so that the KV of each chunk is sent while the next is computed.
+Idle workers flip to the phase that has load (`Flips`).  Its schedulers within a worker are the local policy
 `tetriinfer`.
 
 The paper sends KV as soon as there is some.  Where memory is short, KV that waits then takes the room into which
 running outputs were to grow, and a worker may come to decode one request at a time beside dozens that wait; so here a
 worker takes the KV of one more only when none waits (`pull`).
 
-TetriInfer's dispatcher: of two workers with room for a request, the one with the smaller share of heavy outputs.
+**The dispatcher**: of two workers with room for a request, the one with the smaller share of heavy outputs.
 
 Source: TetriInfer, section 3.3.  A request's output is predicted as a range.  Of the workers with enough room for it,
 two are drawn, and the one with the lower ratio of heavy to light outputs wins, heavy being more than 128 tokens (more
@@ -21,7 +21,7 @@ that were sent there; the ratio is the share of heavy ones after the request cam
 of equal shares the worker with fewer requests wins, then the lower id.  As printed the lower end of the range counts
 (`counts="lower"`, T1), which lets every request be up to a bucket longer than was foreseen.
 
-Flips: a worker with nothing to do for long changes from one phase to the other.
+**Flips**: a worker with nothing to do for long changes from one phase to the other.
 
 Source: TetriInfer, section 3.5.  A worker whose load is below 10 % for a minute (idle for a minute in its evaluation)
 is drained, and then switches in 5 to 7 ms.  New work is blocked as soon as the flip begins.  The paper does not say

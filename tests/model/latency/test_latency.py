@@ -24,9 +24,18 @@ MODELS = st.builds(
 )
 
 
-@given(MODELS, st.integers(1, 12), st.integers(0, 100), st.integers(0, 40))
+STAGES = st.integers(2, 6)
+
+
+@given(
+    MODELS | st.builds(pipelined, MODELS, STAGES, hop_ns=st.integers(0, 9)),
+    st.integers(1, 40),
+    st.integers(0, 100),
+    st.integers(0, 40),
+)
 def test_a_leap_is_its_steps(latency: lat.LatencyModel, batch: int, context: int, steps: int) -> None:
-    """A run of decode steps takes what its steps take one by one, and as many fit into a span as one by one."""
+    """A run of decode steps takes what its steps take one by one, and as many fit into a span as one by one; so it is
+    with stages."""
     each = [latency.decode_ns(batch, context + i * batch) for i in range(steps)]
     assert latency.decode_run_ns(batch, context, steps) == sum(each)
     assert each == [latency.step_ns((), batch, context + i * batch) for i in range(steps)]
@@ -51,22 +60,6 @@ def test_each_coefficient_by_hand() -> None:
     # A mixed step has the larger of the two constants, once.
     assert latency.step_ns(chunks, 2, 20) == alone + 20 + 2 * 2
     assert latency.step_ns(chunks, 3, 20) == alone + 30 + 20 + 3 * 2
-
-
-STAGES = st.integers(2, 6)
-
-
-@given(MODELS, STAGES, st.integers(0, 9), st.integers(1, 40), st.integers(0, 100), st.integers(0, 40))
-def test_a_leap_of_a_pipeline_is_its_steps(
-    latency: lat.LatencyModel, stages: int, hop_ns: int, batch: int, context: int, steps: int
-) -> None:
-    """A worker with stages leaps as exactly as one without."""
-    piped = pipelined(latency, stages, hop_ns=hop_ns)
-    each = [piped.decode_ns(batch, context + i * batch) for i in range(steps)]
-    assert piped.decode_run_ns(batch, context, steps) == sum(each)
-    assert each == [piped.step_ns((), batch, context + i * batch) for i in range(steps)]
-    fit = piped.decode_steps_within(batch, context, sum(each))
-    assert piped.decode_run_ns(batch, context, fit) <= sum(each) < piped.decode_run_ns(batch, context, fit + 1)
 
 
 @given(MODELS, STAGES, st.integers(0, 9), st.integers(1, 8), st.integers(1, 60))

@@ -67,19 +67,6 @@ def test_a_leap_ends_with_a_request_or_where_memory_must_be_made(state: WorkerSt
             assert state.growing > state.free
 
 
-def test_a_leap_is_as_long_as_its_tokens_have_room() -> None:
-    """Three requests have six steps to go, and nine tokens of room beside a prompt that is cached: three steps."""
-    state = WorkerState(0, 25)
-    prompts = [Prompt.from_keys(range(10)), *[Prompt(1)] * 3]
-    for i, (prompt, outputs) in enumerate(zip(prompts, (1, 7, 7, 7), strict=True)):
-        state = transitions.arrive(state, Request(i, 0, 0, prompt, outputs), outputs, 0)[0]
-        admission = Admission(i, 0, prompt.tokens, 0, outputs)
-        plan = StepPlan(admit=(admission,), chunks=((i, prompt.tokens),), decode=False)
-        state = transitions.step(state, plan, 0)[0]
-    assert (state.decoding, state.room) == (3, 9)
-    assert state.decode_steps_max() == 3
-
-
 def test_the_shape_of_a_step() -> None:
     """Chunks with the context before them, and padding; requests whose KV came with them compute their last token as a
     decode does, one row each over their contexts, while a single token of any other prompt is a chunk."""

@@ -165,22 +165,6 @@ def running() -> WorkerState:
     return transitions.step(state, StepPlan((), (Admission(1, 1, 4, 0, 5),), ((1, 2),)), 2)[0]
 
 
-def test_a_failure_worked_out_by_hand() -> None:
-    """Both requests wait behind nobody new, with two tokens and none to recompute; the cached prompt is gone."""
-    state, events = transitions.lose(running(), 9)
-    prompt = Prompt.from_keys([1, 2], block_tokens=2)
-    assert events == [
-        Preempted(9, 3, 0, 0, 2, 0),
-        Preempted(9, 3, 1, 1, 0, 2),
-        Evicted(9, 3, 0, prompt, 0, 2),
-    ]
-    assert {i: waiting.generated_tokens for i, waiting in state.queue.items()} == {0: 2, 1: 0, 2: 0}
-    assert state.queue_tokens == 4 + 2 + 4 + 6
-    # The first of them computes its prompt and both tokens again.
-    state, _ = transitions.begin(state, StepPlan((), (Admission(0, 0, 6, 0, 3),), ((0, 6),)), 9)
-    assert state.prefilling == ((0, 6),)
-
-
 @pytest.mark.parametrize(
     ("request_id", "why"),
     [

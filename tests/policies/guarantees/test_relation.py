@@ -28,7 +28,7 @@ from fairsched.model.request import Groups, Prompt, Request
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, VTC
 from fairsched.policies.gates import AnyGate, BandGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
-from fairsched.policies.guarantees.promised import PromisedTokens
+from fairsched.policies.guarantees.relation import PromisedTokens
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import ShortestRemaining
 from fairsched.verify.conformance import worker_invariants

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis import Run
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.simulation.runs import run_one
-from fairsched.model.events import Admitted
 from fairsched.model.latency import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import MemoryCentric
@@ -72,25 +71,6 @@ def test_groups_are_made_when_an_eighth_is_new() -> None:
     assert max(ranks(play)[i] for i in late) <= ALONE_MAX
     play.step(2)
     assert min(ranks(play)[i] for i in late) > ALONE_MAX
-
-
-def test_an_admission_does_not_make_it_time_to_group() -> None:
-    """With nine waiting, one of them new, a decision that admits several groups none: told of each admission, the
-    policy comes to the state that it decided.  After the first admission one in eight is new."""
-    policy = BatchLLM(batching=MemoryCentric(max_running=4))
-    play = Play(policy, 4_000)
-    for number in range(14):
-        play.arrive(0, prompt(number % 2, 2, number), 1)
-    play.step(2)
-    play.arrive(0, prompt(5, 2, 20), 1)
-    assert len(ranks(play)) == 9
-    plan, decided = policy.decide(play.state, play.worker.view(0))
-    assert len(plan.admit) > 1
-    told = play.state
-    for each in plan.admit:
-        admitted = (each.extend_tokens, each.cached_prefix_tokens, each.reserved_output_tokens)
-        told = policy.observe(told, Admitted(0, 0, each.request_id, each.client, *admitted))
-    assert policy.state_to_json(told) == policy.state_to_json(decided)
 
 
 @pytest.mark.parametrize(("own", "chunks"), [(1, ((1, 1), (2, 4))), (4, ((1, 4), (2, 1)))])

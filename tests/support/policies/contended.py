@@ -11,7 +11,7 @@ import numpy as np
 from fairsched.model import events
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.deficit import DeficitGate, gap_cost
-from fairsched.policies.guarantees.promised import PromisedTokens
+from fairsched.policies.guarantees.relation import PromisedTokens
 
 
 @attrs.frozen
