@@ -463,6 +463,8 @@ class GatewayConfig(settings.Settings, frozen=True):
     """Divides a prompt's bytes into tokens."""
     media_tokens: settings.Count = 1024
     """Tokens that an image, a sound or a film is taken for, until the server says what it was."""
+    media_tokens_max: settings.Count = 16384
+    """Tokens that each of them may be: what it is charged where a server does not say what it was."""
     default_output_tokens: settings.Count = 4096
     """A call without `max_tokens` may have so many outputs at least, and 8 times what is usual for its client."""
     unreserved_tokens: settings.NotNegative | None = None

@@ -161,7 +161,9 @@ class Gateway:
         except openai.CallError:
             self.account.count("refused")
             raise
-        return attrs.evolve(call, body=raw, declared=True, hides_usage=False) if self.shadow else call
+        return (
+            attrs.evolve(call, body=raw, declared=True, hides_usage=False, stream_options=None) if self.shadow else call
+        )
 
     async def serve(self, request: web.Request, name: str, call: openai.ForwardedCall) -> web.StreamResponse:
         """Answer a call of a client.  Raises `CallError` before anything was sent, and `ConnectionError` where the
@@ -197,6 +199,7 @@ class Gateway:
                     self.models.avoided(call.model, self.account.upstreams(), tried),
                     program,
                     call.quota_tokens,
+                    call.prompt_tokens_max,
                 )
                 placed = await self.account.place(wanted)
             except openai.CallError:
@@ -298,7 +301,7 @@ class _Try:
         self._call = call
         self._placed = placed
         self._reader: openai.StreamReader | openai.WholeReader | None = None
-        self._streams = False
+        self._streams = self._strips = False
         self._begun = time.monotonic()
 
     async def run(self) -> web.StreamResponse:
@@ -314,7 +317,11 @@ class _Try:
                 ) as answer,
             ):
                 self._streams = answer.streams
-                self._reader = call.reader(streams=answer.streams, bytes_per_token=gateway.config.bytes_per_token)
+                self._reader = call.reader(
+                    streams=answer.streams,
+                    bytes_per_token=gateway.config.bytes_per_token,
+                    strips_usage=self._strips,
+                )
                 self._reply.stop()
                 if self._reply.response is None or (answer.streams and answer.status < 400):
                     await self._pass_on(watch, answer)
@@ -329,7 +336,7 @@ class _Try:
         except servers.ServerLateError as error:
             return await self._late(error, watch)
         except servers.BrokenError as error:
-            account.cancel(request_id, "broken")
+            self._cancel("broken")
             account.failed(server, self._name, servers.Failure("failed", str(error)))
             _log.warning("request %d broke off: %s", request_id, error)
             return await self._break_off("the server's answer broke off")
@@ -353,10 +360,12 @@ class _Try:
         return await self._reply.end(self._reader.rest())
 
     def _body(self) -> bytes:
-        """Return what the server is sent: the caller's bytes, and a limit of outputs where quotas must hold and the
-        caller names none."""
+        """Return what the server is sent: the caller's bytes, a limit of outputs where quotas must hold and the caller
+        names none, and that a stream says its usage with each event where it can: its caller may leave at the first."""
         gateway, call = self._gateway, self._call
-        return call.body if gateway.config.quota is None else call.body_with_most(gateway.models.limit(call))
+        body = call.body if gateway.config.quota is None else call.body_with_most(gateway.models.limit(call))
+        self._strips = call.stream_options is not None and gateway.models.says_usage(self._placed.upstream.url)
+        return openai.with_fields(body, {"stream_options": call.stream_options}) if self._strips else body
 
     async def _pass_on(self, watch: servers.Watch, answer: servers.ServerAnswer) -> None:
         reader, watches = self._reader, self._gateway.watches
@@ -420,7 +429,16 @@ class _Try:
         if usage is not None and usage.output_tokens is not None and usage.computed_tokens is not None:
             account.finish(request_id, usage.computed_tokens, usage.output_tokens, usage.cached_tokens)
         else:
-            account.cancel(request_id, "left")
+            self._cancel("left")
+
+    def _cancel(self, outcome: str) -> None:
+        """End a call of which the server has said no more than how many tokens its prompt has, if that."""
+        usage = openai.Usage() if self._reader is None else self._reader.usage
+        self._gateway.account.cancel(
+            *(self._placed.request_id, outcome),
+            computed_tokens=usage.computed_tokens,
+            cached_tokens=usage.cached_tokens,
+        )
 
     async def _late(self, error: servers.ServerLateError, watch: servers.Watch) -> web.StreamResponse:
         account, placed, what = self._gateway.account, self._placed, error.what
@@ -430,12 +448,12 @@ class _Try:
             self._failed(failed)
             raise failed from None
         if what == "stalled":
-            account.cancel(placed.request_id, "stalled")
+            self._cancel("stalled")
             raise ConnectionResetError("the caller takes no bytes")
         if what == "read" and not isinstance(self._reader, openai.StreamReader):
             account.cancel(placed.request_id, "timed out", billed=False)
         else:
-            account.cancel(placed.request_id, "timed out" if what == "read" else "cut off")
+            self._cancel("timed out" if what == "read" else "cut off")
         if what == "read":
             failure = servers.Failure("late", "no byte of an answer in time", None, watch.waited_seconds)
             account.failed(placed.upstream.server, self._name, failure)

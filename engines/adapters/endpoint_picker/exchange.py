@@ -64,7 +64,7 @@ class Exchange:
         """End the exchange, whether or not the answer was whole."""
         picked, self._picked = self._picked, None
         if picked is not None:
-            self._picker.leave(picked)
+            self._picker.leave(picked, None if self._stream is None else self._stream.usage)
 
     # --- the request ------------------------------------------------------------------------------------------------
 
@@ -106,9 +106,9 @@ class Exchange:
 
     async def _place(self) -> str:
         client = self._headers.get(self._config.header.lower(), "").strip()
-        prompt, output = self._size()
+        prompt, output, most = self._size()
         try:
-            self._picked = await self._picker.pick(client, prompt, output, self._subset)
+            self._picked = await self._picker.pick(client, prompt, output, self._subset, most)
         except CallError:
             raise
         except Exception:
@@ -117,11 +117,12 @@ class Exchange:
         self._most_output = output
         return ",".join((self._picked.endpoint, *self._picked.fallbacks))
 
-    def _size(self) -> tuple[int, int]:
-        """Return tokens of prompt and output.  Raises `CallError` (400) for a call that says nonsense."""
+    def _size(self) -> tuple[int, int, int]:
+        """Return tokens of prompt and output, and what the prompt may be at most, if that is known.  Raises `CallError`
+        (400) for a call that says nonsense."""
         config = self._config
         if self._headers.get(":method") in ("GET", "HEAD", "OPTIONS"):
-            return 1, 1
+            return 1, 1, 0
         try:
             document = msgspec.json.decode(bytes(self._body)) if self._body else None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -131,10 +132,10 @@ class Exchange:
                 size = sized(bytes(self._body), config.bytes_per_token, config.default_output_tokens)
             except ValueError as error:
                 raise CallError(400, str(error)) from None
-            return size.prompt_tokens, size.max_output_tokens
+            return size.prompt_tokens, size.max_output_tokens, size.prompt_tokens_max
         length = self._headers.get("content-length", "")
         count = len(self._body) or (int(length) if length.isdecimal() and len(length) < 12 else 0)
-        return max(-(-count // config.bytes_per_token), 1), config.default_output_tokens
+        return max(-(-count // config.bytes_per_token), 1), config.default_output_tokens, 0
 
     def _refused(self, error: CallError) -> list[wire.Response]:
         self.over = True
@@ -171,11 +172,11 @@ class Exchange:
             return
         if self._status >= 400:
             self._picker.give_back(picked)
-        elif self._stream is not None:
-            self._picker.finish(picked, self._stream.usage)
         elif self._response_mode == "none":
             # The answer is not seen here: what was declared is charged.
             self._picker.finish(picked, Usage(None, self._most_output))
+        elif self._stream is not None:
+            self._picker.finish(picked, self._stream.usage)
         else:
             usage = usage_of(bytes(self._answer), self._most_output, self._config.bytes_per_token)
             self._picker.finish(picked, usage)

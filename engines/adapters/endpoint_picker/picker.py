@@ -96,7 +96,12 @@ class Picker:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     async def pick(
-        self, client: str, prompt_tokens: int, max_output_tokens: int, subset: Collection[str] | None = None
+        self,
+        client: str,
+        prompt_tokens: int,
+        max_output_tokens: int,
+        subset: Collection[str] | None = None,
+        prompt_tokens_max: int = 0,
     ) -> Picked:
         """Return an endpoint, once one may take the call; of `subset` if that is given.
 
@@ -116,7 +121,8 @@ class Picker:
                 raise self._counted("limited", gateway.CallError(429, message, limits.retry_after_seconds))
         request_id = self._next_id
         self._next_id += 1
-        self.window.arrive(request_id, number, prompt_tokens, max_output_tokens, self.now_ns())
+        tokens = prompt_tokens, max_output_tokens
+        self.window.arrive(request_id, number, *tokens, self.now_ns(), prompt_tokens_max)
         if self.leasing is not None:
             self.leasing.arrived(number)
         if places is not None:
@@ -203,7 +209,8 @@ class Picker:
     def finish(self, picked: Picked, usage: gateway.Usage) -> None:
         """End a call whose answer is whole."""
         self.outcomes["finished"] += 1
-        self.window.finish(picked.id, usage.computed_tokens, usage.output_tokens, self.now_ns())
+        said = usage.computed_tokens, usage.output_tokens
+        self.window.finish(picked.id, *said, self.now_ns(), usage.cached_tokens)
         self.pump()
 
     def give_back(self, picked: Picked) -> None:
@@ -212,10 +219,11 @@ class Picker:
         self.window.give_back(picked.id, self.now_ns())
         self.pump()
 
-    def leave(self, picked: Picked) -> None:
+    def leave(self, picked: Picked, usage: gateway.Usage | None = None) -> None:
         """End a call whose answer broke off, or whose caller left: the prompt stays charged."""
         self.outcomes["left"] += 1
-        self.window.cancel(picked.id, self.now_ns())
+        said = () if usage is None else (usage.computed_tokens, usage.cached_tokens)
+        self.window.cancel(picked.id, self.now_ns(), *said)
         self.pump()
 
     # --- status -----------------------------------------------------------------------------------------------------

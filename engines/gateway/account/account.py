@@ -232,7 +232,7 @@ class Account:
             most = self.window.ample_outputs(client.id, prompt_tokens, most)
         known = refusal is None
         if known:
-            self.window.arrive(request_id, client.id, prompt_tokens, most, self.now_ns())
+            self.window.arrive(request_id, client.id, prompt_tokens, most, self.now_ns(), wanted.prompt_tokens_max)
             if self.leasing is not None:
                 self.leasing.arrived(client.id)
         if self.shadow is not None:
@@ -352,12 +352,22 @@ class Account:
         """End a call whose answer is whole, of which the server says so much (None: it does not say)."""
         said = computed_tokens is not None and output_tokens is not None
         spent = Spent(computed_tokens or 0, cached_tokens, output_tokens or 0) if said else None
-        end = partial(self.window.finish, request_id, computed_tokens, output_tokens)
+        end = partial(self.window.finish, request_id, computed_tokens, output_tokens, cached_tokens=cached_tokens)
         self._end(request_id, end, "finished", spent)
 
-    def cancel(self, request_id: int, outcome: str, *, billed: bool = True) -> None:
-        """End a call that was sent, and whose usage is not known: it is charged by estimate, in quotas if `billed`."""
-        self._end(request_id, partial(self.window.cancel, request_id), outcome, None if billed else NOTHING)
+    def cancel(
+        self,
+        request_id: int,
+        outcome: str,
+        *,
+        billed: bool = True,
+        computed_tokens: int | None = None,
+        cached_tokens: int = 0,
+    ) -> None:
+        """End a call that was sent, and whose usage is not known but for its prompt's, if that was said: it is charged
+        by estimate, in quotas if `billed`."""
+        end = partial(self.window.cancel, request_id, computed_tokens=computed_tokens, cached_tokens=cached_tokens)
+        self._end(request_id, end, outcome, None if billed else NOTHING)
 
     def give_back(self, request_id: int, outcome: str) -> None:
         """End a call of which the server computed nothing."""

@@ -9,7 +9,8 @@ class PlaceRequest(msgspec.Struct, frozen=True):
     """What a call wants of an account: a place for the client `name` within `wait_seconds`.
 
     `declared`: the caller named the outputs itself; `avoid`: servers that failed it already; `program`: what the caller
-    says that it is part of; `quota_tokens`: what of quotas its prompt reserves.
+    says that it is part of; `quota_tokens`: what of quotas its prompt reserves; `prompt_tokens_max`: what its prompt
+    may be at most, where that is more.
     """
 
     name: str
@@ -20,6 +21,7 @@ class PlaceRequest(msgspec.Struct, frozen=True):
     avoid: frozenset[int] = frozenset()
     program: str = ""
     quota_tokens: int = 0
+    prompt_tokens_max: int = 0
 
 
 class Placed(msgspec.Struct, frozen=True):

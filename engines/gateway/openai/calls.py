@@ -30,6 +30,8 @@ from fairsched.model.request import TOKENS_MAX
 
 MEDIA_TOKENS = 1024
 """What an image, a sound or a film is taken for where nothing else is said."""
+MEDIA_TOKENS_MAX = 1 << 14
+"""What it may be at most, where nothing else is said."""
 PARTS_MAX = 1 << 14
 """Messages and parts that are searched for media; where there are more, all count by their bytes."""
 COMPACT_BYTES_MAX = 1 << 16
@@ -74,12 +76,13 @@ _PARTS = msgspec.json.Decoder(list[_Part])
 @attrs.frozen
 class CallSize:
     """Tokens of a call, outputs for all its `answers` together; `declared` is False where its caller named no most, nor
-    does the protocol, and the default stands."""
+    does the protocol, and the default stands.  `prompt_tokens_max`: a token a byte, and the most of media."""
 
     prompt_tokens: int
     max_output_tokens: int
     declared: bool
     answers: int = 1
+    prompt_tokens_max: int = 0
 
 
 @attrs.frozen
@@ -87,7 +90,8 @@ class ForwardedCall:
     """A call as it is forwarded: its body, how many tokens it may come to, and whether the caller said so.
 
     `streams`: it asks for a stream.  `hides_usage`: the gateway asks for a stream's usage, and the caller did not.
-    `quota_tokens`: what of quotas its prompt reserves; 0 where there are none.  `model`: which it wants.
+    `stream_options`: those of a stream whose usage a server may be asked to say with each event, which the caller did
+    not.  `quota_tokens`: what of quotas its prompt reserves; 0 where there are none.  `model`: which it wants.
     """
 
     endpoint: Endpoint
@@ -100,6 +104,8 @@ class ForwardedCall:
     hides_usage: bool = False
     quota_tokens: int = 0
     model: str = ""
+    prompt_tokens_max: int = 0
+    stream_options: dict[str, Any] | None = None
 
     def body_with_most(self, max_output_tokens: int) -> bytes:
         """Return the body that tells the server how many tokens all answers may have, if its caller did not."""
@@ -107,10 +113,10 @@ class ForwardedCall:
             return self.body
         return with_fields(self.body, {self.endpoint.most[0]: max(max_output_tokens // self.answers, 1)})
 
-    def reader(self, *, streams: bool, bytes_per_token: int) -> StreamReader | WholeReader:
+    def reader(self, *, streams: bool, bytes_per_token: int, strips_usage: bool = False) -> StreamReader | WholeReader:
         """Return a reader of the call's answer, which may be a stream, or an error that is none."""
         if streams:
-            return StreamReader(self.endpoint.form, hides_usage=self.hides_usage)
+            return StreamReader(self.endpoint.form, hides_usage=self.hides_usage, strips_usage=strips_usage)
         return WholeReader(self.max_output_tokens if self.endpoint.generates else 0, bytes_per_token)
 
 
@@ -122,10 +128,10 @@ def read_call(
     Without an endpoint a call with a prompt is like a completion, and any other a chat.
     """
     told: dict[str, object] = {}
-    hides, quota_tokens = False, 0
+    hides, quota_tokens, options = False, 0, None
     try:
         fields, endpoint = _fields(raw, endpoint)
-        counter = _Counter(config.bytes_per_token, tokenizer, config.media_tokens)
+        counter = _Counter(config.bytes_per_token, tokenizer, config.media_tokens, config.media_tokens_max)
         size = _size(fields, endpoint, counter, config.default_output_tokens)
         if config.quota is not None:
             quota_tokens = _quota_tokens(fields, config, config.quota, endpoint, size)
@@ -134,6 +140,8 @@ def read_call(
             hides = asked.get("include_usage") is not True
             if hides:
                 told["stream_options"] = {**asked, "include_usage": True}
+            if asked.get("continuous_usage_stats") is not True:
+                options = {**asked, "include_usage": True, "continuous_usage_stats": True}
     except ValueError as error:
         raise CallError(400, str(error)) from None
     if endpoint.most_default is not None and all(getattr(fields, name) is None for name in endpoint.most):
@@ -150,6 +158,8 @@ def read_call(
         hides_usage=hides,
         quota_tokens=quota_tokens,
         model=fields.model or "",
+        prompt_tokens_max=size.prompt_tokens_max,
+        stream_options=options,
     )
 
 
@@ -269,7 +279,7 @@ def _size(fields: Any, endpoint: Endpoint, counter: "_Counter", default_output_t
     for name in endpoint.refused:
         if _is_there(getattr(fields, name)):
             raise ValueError(f"{name} is not served here: send the whole call, and wait for its answer")
-    prompt = _prompt_tokens(fields, endpoint, counter)
+    prompt, prompt_most = _prompt_tokens(fields, endpoint, counter)
     counts = [getattr(fields, name) for name in endpoint.answers]
     answers = max((1 if count is None else count for count in counts), default=1)
     if any(count is not None and count < 1 for count in counts):
@@ -283,7 +293,7 @@ def _size(fields: Any, endpoint: Endpoint, counter: "_Counter", default_output_t
     for what, tokens in (("prompt", prompt), ("output", most * answers)):
         if tokens > TOKENS_MAX:
             raise ValueError(f"{tokens} {what} tokens are over {TOKENS_MAX}")
-    return CallSize(prompt, most * answers, bool(declared) or not endpoint.generates, answers)
+    return CallSize(prompt, most * answers, bool(declared) or not endpoint.generates, answers, prompt_most)
 
 
 def _text(value: msgspec.Raw) -> bytes:
@@ -314,10 +324,11 @@ class _Counter:
     bytes_per_token: int
     tokenizer: Tokenizer | None
     media_tokens: int
+    media_tokens_max: int = MEDIA_TOKENS_MAX
 
-    def tokens(self, values: list[msgspec.Raw]) -> int:
-        """Return the tokens of these values.  O(bytes)."""
-        counted, texts = 0, []
+    def tokens(self, values: list[msgspec.Raw]) -> tuple[int, int]:
+        """Return the tokens of these values, and how many they may be at most.  O(bytes)."""
+        counted, most, texts = 0, 0, []
         for value in values:
             text = _text(value)
             if text.startswith(b'"'):
@@ -326,15 +337,18 @@ class _Counter:
                 if _DEEP.match(text):
                     raise ValueError("token ids stand in a list, or in a list of lists")
                 counted += text.count(b",") + 1
+                most += text.count(b",") + 1
             else:
                 media = list(_media_of(text)) if text.count(b"{") <= PARTS_MAX else []
                 counted += len(media) * self.media_tokens
+                most += len(media) * max(self.media_tokens_max, self.media_tokens)
                 texts.append(_without(text, media))
         if self.tokenizer is not None:
-            return counted + sum(self.tokenizer(text.decode()) for text in texts)
+            tokens = sum(self.tokenizer(text.decode()) for text in texts)
+            return counted + tokens, most + tokens
         # An escape of six bytes stands for three at most.
         size = sum(len(text) - 3 * _plain(text).count(b"\\u") for text in texts)
-        return counted - (-size // self.bytes_per_token)
+        return counted - (-size // self.bytes_per_token), most + size
 
 
 def _media_of(text: bytes, depth: int = 4) -> Iterator[bytes]:
@@ -365,15 +379,17 @@ def _without(text: bytes, pieces: list[bytes]) -> bytes:
     return b"".join((*kept, text[begun:]))
 
 
-def _prompt_tokens(fields: Any, endpoint: Endpoint, counter: _Counter) -> int:
+def _prompt_tokens(fields: Any, endpoint: Endpoint, counter: _Counter) -> tuple[int, int]:
     firsts, seconds = endpoint.pairs
     there = {name: value for name in endpoint.inputs if _is_there(value := getattr(fields, name))}
-    tokens = counter.tokens([value for name, value in there.items() if name not in firsts])
+    tokens, most = counter.tokens([value for name, value in there.items() if name not in firsts])
     queries = [there[name] for name in firsts if name in there]
     if queries:
         items = sum(_items(there[name]) for name in seconds if name in there)
-        tokens += counter.tokens(queries) * max(items // sum(map(_items, queries)), 1)
-    return max(tokens // endpoint.cheap, 1)
+        times = max(items // sum(map(_items, queries)), 1)
+        more, more_most = counter.tokens(queries)
+        tokens, most = tokens + more * times, most + more_most * times
+    return max(tokens // endpoint.cheap, 1), max(most // endpoint.cheap, 1)
 
 
 def _quota_tokens(fields: Any, config: GatewayConfig, quota: QuotasConfig, endpoint: Endpoint, size: CallSize) -> int:
@@ -382,5 +398,5 @@ def _quota_tokens(fields: Any, config: GatewayConfig, quota: QuotasConfig, endpo
     A limit that the gateway makes for several answers together is at least 1 for each of them.
     """
     counter = _Counter(quota.bytes_per_token, None, config.media_tokens)
-    tokens = _prompt_tokens(fields, endpoint, counter) + quota.template_tokens
+    tokens = _prompt_tokens(fields, endpoint, counter)[0] + quota.template_tokens
     return tokens if size.declared else tokens + size.answers - 1

@@ -9,6 +9,7 @@ else is touched.  `"usage":null`, which some servers add to every event of a str
 """
 
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -21,8 +22,10 @@ from fairsched.model.request import TOKENS_MAX
 
 LINE_BYTES_MAX = 1 << 20
 """A longer line is not read: it counts as a token and passes."""
+_USAGE = b'"usage":'
 WHOLE_BYTES_MAX = 1 << 16
-"""Of an answer that is no stream so many of the last bytes are kept at least, to find what it says of usage."""
+"""Of an answer that is no stream so many of the last bytes are kept at least, to find what it says of usage, and of
+bytes before them so many from where it last says some."""
 
 _TEXT_KEYS = tuple(
     f'"{key}":{space}"'.encode() for key in ("content", "text", "reasoning_content", "reasoning") for space in ("", " ")
@@ -58,6 +61,7 @@ class _Event(msgspec.Struct, gc=False):
     message: _Said | None = None
 
 
+_BESIDE = re.compile(rb',\s*"usage":\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
 _EVENT = msgspec.json.Decoder(_Event)
 _ANSWER = msgspec.json.Decoder(_Said)
 
@@ -112,14 +116,18 @@ class WholeReader:
         self._most = max_output_tokens
         self._bytes_per_token = bytes_per_token
         self._bytes = 0
-        self._kept = bytearray()
+        self._kept, self._before = bytearray(), b""
 
     def pass_on(self, chunk: bytes) -> tuple[int, bytes]:
         """Take the next bytes; the caller sees them as they are, and what they bring is known in the end."""
         self._bytes += len(chunk)
         self._kept += chunk
         if len(self._kept) > 2 * WHOLE_BYTES_MAX:
-            del self._kept[:-WHOLE_BYTES_MAX]
+            # What begins in the bytes that go is whole in those that stay.
+            start = self._kept.rfind(_USAGE, 0, len(self._kept) - WHOLE_BYTES_MAX)
+            if start >= 0:
+                self._before = bytes(self._kept[start : start + WHOLE_BYTES_MAX])
+            del self._kept[: -WHOLE_BYTES_MAX - len(_USAGE)]
         return 0, chunk
 
     def rest(self) -> bytes:
@@ -134,9 +142,10 @@ class WholeReader:
             return usage_of(kept, self._most, self._bytes_per_token)
         usage = Usage(None, min(-(-self._bytes // self._bytes_per_token), self._most))
         # Within a text these quotes would have backslashes.
-        start = kept.rfind(b'"usage":')
-        if start >= 0:
-            text = kept[start + 8 :].decode("utf-8", "replace")
+        start = kept.rfind(_USAGE)
+        kept = kept[start:] if start >= 0 else self._before
+        if kept:
+            text = kept[len(_USAGE) :].decode("utf-8", "replace")
             with suppress(ValueError, RecursionError):
                 usage.read(json.JSONDecoder().raw_decode(text.lstrip())[0])
         return usage
@@ -145,12 +154,16 @@ class WholeReader:
 class StreamReader:
     """A reader of a stream of server-sent events, while it is passed on.
 
-    `hides_usage`: the caller did not ask for usage, so that `pass_on` leaves it out.  Most events differ from the one
+    `hides_usage`: the caller did not ask for usage, so that `pass_on` leaves it out; `strips_usage`: nor for that which
+    stands in events beside choices.  Most events differ from the one
     before in one text only; such an event is recognized by its bytes, and not decoded.
     """
 
-    def __init__(self, form: Form = "choices", *, hides_usage: bool = False) -> None:
+    def __init__(self, form: Form = "choices", *, hides_usage: bool = False, strips_usage: bool = False) -> None:
         self.usage = Usage()
+        self._strips = strips_usage
+        self._beside = False
+        """The line that was read says usage beside choices."""
         self._form = form
         self._hides = hides_usage and form == "choices"
         self._rest = b""
@@ -176,7 +189,7 @@ class StreamReader:
             self._seen = chunk
             return 1, chunk
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if self._hides:
+        if self._hides or self._strips:
             tokens, chunk = self._filtered(lines)
         else:
             tokens = sum([self._tokens(line)[0] for line in lines]) + self._cut_short()[0]
@@ -185,7 +198,7 @@ class StreamReader:
 
     def rest(self) -> bytes:
         """Return what is still held of a stream that is over."""
-        held, self._rest = self._rest if self._hides and not self._within_long else b"", b""
+        held, self._rest = self._rest if (self._hides or self._strips) and not self._within_long else b"", b""
         return held
 
     def break_off(self, message: str) -> bytes:
@@ -198,7 +211,10 @@ class StreamReader:
         seen: list[bytes] = []
         for line in lines:
             count, hidden = self._tokens(line)
+            hidden = hidden and self._hides
             tokens += count
+            if self._strips and self._beside:
+                line = _BESIDE.sub(b"", line, count=1)
             if not hidden and not (self._hidden and line in (b"", b"\r")):
                 seen += (line, b"\n")
             self._hidden = hidden
@@ -216,6 +232,7 @@ class StreamReader:
 
     def _tokens(self, line: bytes) -> tuple[int, bool]:
         """Return how many tokens a line brings, and whether the caller does not see it."""
+        self._beside = False
         if self._within_long:
             self._within_long = False
             return 0, False
@@ -246,6 +263,7 @@ class StreamReader:
             # Beside choices it is how far one of them is, and the whole only where it ends.  One that says nothing is
             # none: LiteLLM puts it there.
             choices = [each for each in choices if each != _NOTHING]
+            self._beside = bool(choices)
             self.usage.read(event.usage, ended=all(each.finish_reason is not None for each in choices))
             return any(each.has_token() for each in choices), not choices
         if not any(each.has_token() for each in choices):

@@ -22,6 +22,8 @@ ANSWER_SECONDS = 5.0
 LIST_BYTES_MAX = 4 << 20
 CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
 """Where a model's entry says how many tokens of prompt and output it takes."""
+CONTINUOUS = ("vllm", "sglang")
+"""Owners of models whose servers say usage with each event of a stream where they are asked to."""
 
 Entry = dict[str, Any]
 
@@ -96,6 +98,10 @@ class Models:
     def _has(self, url: str, model: str) -> bool | None:
         models = self._of.get(url)
         return None if models is None or not model else model in models
+
+    def says_usage(self, url: str) -> bool:
+        """Return whether a server says usage with each event where it is asked to."""
+        return any(entry.get("owned_by") in CONTINUOUS for entry in self._of.get(url, {}).values())
 
     def context(self, model: str) -> int | None:
         """Return how many tokens a call of a model may have at every server that says so; None where none does.  A call

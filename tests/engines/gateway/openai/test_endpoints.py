@@ -50,6 +50,8 @@ class Model:
 
         async def chunks() -> AsyncIterator[bytes]:
             for each in self.events:
+                if not each:
+                    await asyncio.Event().wait()
                 yield each
             if (body.get("stream_options") or {}).get("include_usage"):
                 yield event({"choices": [], "usage": self.usage})
@@ -112,10 +114,73 @@ async def test_responses_and_messages_are_charged_by_their_own_usage() -> None:
             assert model.asked == [(path, body)]
 
 
+SAYS = {"prompt_tokens": 30_000, "completion_tokens": 1}
+TOKEN = {"index": 0, "delta": {"content": "x"}, "finish_reason": None}
+STARTS = {"type": "message_start", "message": {"usage": {"input_tokens": 30_000, "output_tokens": 1}}}
+
+
+def of(content: object) -> dict[str, Any]:
+    """A message of a user."""
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("path", "first", "body", "least", "most"),
+    [
+        (CHAT, {"choices": [TOKEN]}, of("9" * 4000), 4000, 4050),
+        (CHAT, {"choices": [TOKEN], "usage": SAYS}, of("9" * 4000), 30_000, 30_000),
+        ("/v1/messages", STARTS, of("9" * 4000) | {"max_tokens": 9}, 30_000, 30_000),
+        (
+            CHAT,
+            {"choices": [TOKEN]},
+            of([{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]),
+            16_384,
+            16_600,
+        ),
+        (
+            CHAT,
+            {"choices": [TOKEN]},
+            of([{"type": "video_url", "video_url": {"url": "http://x/y.mp4"}}]),
+            16_384,
+            16_600,
+        ),
+    ],
+    ids=["digits", "usage with the first token", "usage at the start", "picture", "film"],
+)
+async def test_a_caller_that_leaves_at_the_first_token_is_charged_what_the_prompt_was_or_may_be(
+    path: str, first: dict[str, Any], body: dict[str, Any], least: int, most: int
+) -> None:
+    """What the server has said by then; else a token a byte of text, and the most of media."""
+    async with modelled(Model([event(first), b""]), window_tokens=100_000) as here:
+        async with here.http.stream("POST", path, json=body | {"stream": True}, headers=USER) as answer:
+            await anext(answer.content.iter_any())
+        assert least <= (await charged(here))[0] <= most
+        assert here.status["outcomes"] == {"left": 1}
+
+
+@in_loop
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_server_that_can_is_asked_for_usage_with_each_event_which_its_caller_does_not_see(asks: bool) -> None:
+    """The bytes that pass are those without it; a caller that asks for usage sees that at the end."""
+    beside = [event({"choices": [TOKEN | {"index": i}], "usage": SAYS}) for i in range(3)]
+    model = Model(beside)
+    model.models = [{"id": "m", "owned_by": "vllm"}]
+    async with modelled(model) as here:
+        await until(lambda: here.gateway.models.says_usage(here.account.upstreams()[0].url))
+        options = {"stream_options": {"include_usage": True}} if asks else {}
+        answer = await here.http.post(CHAT, json=PLAIN | {"stream": True} | options, headers=USER)
+        last = event({"choices": [], "usage": model.usage}) if asks else b""
+        seen = b"".join(event({"choices": [TOKEN | {"index": i}]}) for i in range(3))
+        assert answer.content == seen + last + DONE
+        assert model.asked[0][1]["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+        assert await charged(here) == (30, 200)
+
+
 @in_loop
 async def test_what_generates_nothing_is_charged_its_input() -> None:
     """Embeddings, pooling, scores and ranks: prompt tokens as the server says, no outputs; without a word of the
-    server, the estimate, and of what only splits texts into tokens a sixteenth of that."""
+    server, a token a byte, and of what only splits texts into tokens a sixteenth of that."""
     for endpoint in GATED:
         if endpoint.generates:
             continue
@@ -126,7 +191,9 @@ async def test_what_generates_nothing_is_charged_its_input() -> None:
                 assert (await here.http.post(endpoint.path, json=body, headers=USER)).json() == answer
                 said = await charged(here)
                 assert said[1] == 0
-                assert said[0] == prompt or (prompt is None and 99 <= said[0] <= 201)
+                # Token ids are counted.
+                most = (100, 100) if "tokens" in endpoint.inputs else (4 * 99, 4 * 201)
+                assert said[0] == prompt or (prompt is None and most[0] <= said[0] <= most[1])
 
 
 @in_loop
