@@ -12,9 +12,10 @@ import socket
 import ssl
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, NoReturn
 
 from aiohttp import HttpVersion10, web
@@ -31,6 +32,8 @@ SPARE_DESCRIPTORS = 128
 ACCEPTED_AT_ONCE, ACCEPTED_OF_MANY = 64, 8
 """Connections that are accepted before others are looked after, alone and where other processes accept, too: the one
 that is less busy then has more of them."""
+OLDEST = 64
+"""Among so many one is closed for a new one."""
 EXHAUSTED_SECONDS = 0.1
 """Where no connection can be accepted, the next attempt is so much later."""
 TELL_SECONDS = 10.0
@@ -82,10 +85,13 @@ class Connection(web.RequestHandler):
     def __init__(self, connections: "Connections", manager: web.Server, **options: Any) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **options)
         self.connections = connections
+        self.address: object = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count it.  Its first call is awaited like a head that has begun."""
         super().connection_made(transport)
+        place = transport.get_extra_info("peername")
+        self.address = place[0] if isinstance(place, tuple) else None
         self.connections.awaits_head(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -142,6 +148,7 @@ class Connections:
         self.idle: dict[Connection, float] = {}
         self.heads: dict[Connection, float] = {}
         self._open: set[Connection] = set()
+        self._of: Counter[object] = Counter()
         self._serving: set[Connection] = set()
         self._runner: web.AppRunner | None = None
         self._accepting: list[asyncio.Task[None]] = []
@@ -167,13 +174,19 @@ class Connections:
 
     def awaits_head(self, connection: Connection) -> None:
         """Await the head of a call."""
-        self._open.add(connection)
+        if connection not in self._open:
+            self._open.add(connection)
+            self._of[connection.address] += 1
         self.idle.pop(connection, None)
         self.heads[connection] = asyncio.get_running_loop().time()
 
     def lost(self, connection: Connection) -> None:
         """Count a connection that is closed."""
-        self._open.discard(connection)
+        if connection in self._open:
+            self._open.remove(connection)
+            self._of[connection.address] -= 1
+            if not self._of[connection.address]:
+                del self._of[connection.address]
         self.idle.pop(connection, None)
         self.heads.pop(connection, None)
         self._serving.discard(connection)
@@ -283,11 +296,11 @@ class Connections:
     # --- room -------------------------------------------------------------------------------------------------------
 
     def _make_room(self) -> bool:
-        """Close the connection that has been without a call for longest, or cut a body off.  Returns whether there was
-        one."""
+        """Close one of the connections that have been without a call for longest, of the address that has most, or cut
+        a body off.  Returns whether there was one."""
         for found in (self.idle, self.heads):
             if found:
-                self._close(next(iter(found)))
+                self._close(max(islice(found, OLDEST), key=lambda each: self._of[each.address]))
                 return True
         return self._room()
 

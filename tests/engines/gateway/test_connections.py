@@ -71,6 +71,18 @@ async def test_idle_connections_make_room_oldest_first_and_calls_never_do() -> N
 
 
 @in_loop
+async def test_of_idle_connections_those_of_the_address_with_most_make_room() -> None:
+    """An older one of another address stays."""
+    async with faked(Fake(), limits=LimitConfig(connections=8)) as (_, here), AsyncExitStack() as stack:
+        reader, writer = await asyncio.open_connection("127.0.0.1", here.http.url.port, local_addr=("127.0.0.2", 0))
+        stack.callback(writer.close)
+        many = [await line(here, stack) for _ in range(20)]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(each.closed() for each in many[:10]))
+        assert not reader.at_eof()
+
+
+@in_loop
 async def test_a_head_and_an_idle_connection_have_their_time() -> None:
     """A connection without a byte, one with half a head, one whose second head is late and one that rests too long are
     closed; a call that takes longer is not."""
