@@ -6,17 +6,21 @@ import math
 from collections.abc import Callable, Hashable, Set
 from contextlib import suppress
 
+import aiohttp
+
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers.health import Failure, ServerHealth
-from fairsched.engines.gateway.servers.probes import Probes
 from fairsched.engines.gateway.servers.target import Servers, ServerTarget, Upstream, addresses_of
+from fairsched.engines.gateway.servers.upstream import probe
 from fairsched.engines.gateway.tls import server_context
 from fairsched.engines.gateway.window import Share, Window
 from fairsched.engines.serving import Document
 
 _log = logging.getLogger("fairsched.gateway")
 
+SLICES = 20
+"""A probe is given its time in so many slices."""
 _SECOND = 10**9
 
 
@@ -56,11 +60,11 @@ class Fleet:
         now_ns = self._now_ns()
         for place in leave:
             _log.info("server %s leaves", self.servers[place].name)
-            self.servers.drop(place)
+            del self.servers[place]
             self.health.part(place)
             self._window.part(place, now_ns)
         for place, target in stay:
-            self.servers.put(place, target)
+            self.servers[place] = target
             self._window.resize(place, self._share(place), now_ns)
         for target in join:
             _log.info("server %s joins", target.name)
@@ -71,7 +75,7 @@ class Fleet:
             self._pump()
 
     def _joined(self, place: int, target: ServerTarget) -> None:
-        self.servers.put(place, target)
+        self.servers[place] = target
         self.health.join(place)
 
     def _share(self, place: int) -> Share:
@@ -85,14 +89,14 @@ class Fleet:
     def upstreams(self) -> tuple[Upstream, ...]:
         """Return the servers that take calls."""
         now_ns = self._now_ns()
-        return tuple(self.upstream(place) for place in self.servers.places if self.health.up(place, now_ns))
+        return tuple(self.upstream(place) for place in self.servers if self.health.up(place, now_ns))
 
     def allowed(self, client: Hashable, avoid: Set[int]) -> Set[int] | None:
         """Return the servers where a call of the client may go, without those to avoid if there are others; None: any.
 
         Raises `CallError` (429) where every server has refused the client for now.
         """
-        there, now_ns = self.servers.places.keys(), self._now_ns()
+        there, now_ns = self.servers.keys(), self._now_ns()
         limited = self.health.limited(client, now_ns)
         avoid = avoid | self.health.doubted(client, now_ns).keys()
         if not (limited or avoid) or not there:
@@ -123,16 +127,10 @@ class Fleet:
         self.health.failed(place, client, failure, self._now_ns())
         self._refresh()
 
-    def _probed(self, place: int, failure: str | None, waited_seconds: float | None) -> None:
-        self.health.probed(place, failure, self._now_ns(), waited_seconds=waited_seconds)
-        if waited_seconds is not None and self.health.hangs(place):
-            self.hung(place)
-        self._refresh()
-
     def _refresh(self) -> None:
         """Let the window know which servers take calls, and come back when that changes by time alone."""
         now_ns, window = self._now_ns(), self._window
-        for place, target in self.servers.places.items():
+        for place, target in self.servers.items():
             up, share = self.health.up(place, now_ns), self._share(place)
             if window.servers[place].up != up:
                 window.set_up(place, up)
@@ -153,7 +151,7 @@ class Fleet:
         now_ns = self._now_ns()
         return {
             target.name: {**self.health.status(place, now_ns), "window_tokens": target.config.window_tokens}
-            for place, target in sorted(self.servers.places.items())
+            for place, target in sorted(self.servers.items())
         }
 
     # --- what goes on beside calls ----------------------------------------------------------------------------------
@@ -162,8 +160,7 @@ class Fleet:
         """Look names up, and ask health paths, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_up())
-            probes = Probes(lambda: self.servers.places, self._probed)
-            group.create_task(probes.run(lambda: self.config.limits.health_seconds))
+            group.create_task(self._probe())
 
     async def _look_up(self) -> None:
         while True:
@@ -176,3 +173,34 @@ class Fleet:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.config.limits.resolve_seconds):
                     await self._look.wait()
+
+    async def _probe(self) -> None:
+        # Connections of their own: one that is open already says nothing of a server that takes no new ones.
+        connector = aiohttp.TCPConnector(force_close=True, limit=0, use_dns_cache=False)
+        async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as http:
+            while True:
+                seconds = self.config.limits.health_seconds
+                await asyncio.sleep(seconds)
+                await asyncio.gather(*(self._ask(http, *each, seconds) for each in tuple(self.servers.items())))
+
+    async def _ask(self, http: aiohttp.ClientSession, place: int, target: ServerTarget, seconds: float) -> None:
+        if not (path := target.config.health):
+            return
+        asked = asyncio.ensure_future(probe(http, target.upstream(place), path))
+        try:
+            # While the event loop stands still, so does the time of a probe.
+            for _ in range(SLICES):
+                await asyncio.wait((asked,), timeout=seconds / SLICES)
+                if asked.done():
+                    break
+            late = not asked.done()
+            failure = f"{path}: no answer in {seconds:g} seconds" if late else asked.result()
+        except OSError:
+            return
+        finally:
+            asked.cancel()
+        if self.servers.get(place) == target:
+            self.health.probed(place, failure, self._now_ns(), waited_seconds=seconds if late else None)
+            if late and self.health.hangs(place):
+                self.hung(place)
+            self._refresh()

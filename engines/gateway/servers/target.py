@@ -78,23 +78,12 @@ _log = logging.getLogger("fairsched.gateway")
 MISSED_MAX = 3
 
 
-class Servers:
-    """Those that there are by their places, and the addresses of names."""
+class Servers(dict[int, ServerTarget]):
+    """Those that there are by the places that the window gave them, and the addresses of names."""
 
     def __init__(self) -> None:
-        self._places: dict[int, ServerTarget] = {}
+        super().__init__()
         self._missed: dict[str, dict[str, int]] = {}
-
-    def __getitem__(self, place: int) -> ServerTarget:
-        return self._places[place]
-
-    def __contains__(self, place: object) -> bool:
-        return place in self._places
-
-    @property
-    def places(self) -> dict[int, ServerTarget]:
-        """Every server that is there."""
-        return self._places
 
     def resolved(self, server: ServerConfig, addresses: Iterable[str]) -> None:
         """Take in the answer of a lookup."""
@@ -122,17 +111,9 @@ class Servers:
     ) -> tuple[list[int], list[tuple[int, ServerTarget]], list[ServerTarget]]:
         """Return the places that leave, those that stay with what they are now, and the servers that join."""
         fresh = {target.key: target for target in wanted}
-        leave = [place for place, target in self._places.items() if target.key not in fresh]
-        stay = [(place, fresh.pop(target.key)) for place, target in self._places.items() if target.key in fresh]
+        leave = [place for place, target in self.items() if target.key not in fresh]
+        stay = [(place, fresh.pop(target.key)) for place, target in self.items() if target.key in fresh]
         return leave, stay, list(fresh.values())
-
-    def put(self, place: int, target: ServerTarget) -> None:
-        """Have the server at this place, which the window gave it."""
-        self._places[place] = target
-
-    def drop(self, place: int) -> None:
-        """Have no server at this place any more."""
-        del self._places[place]
 
 
 async def addresses_of(server: ServerConfig) -> list[str]:

@@ -5,6 +5,7 @@
 a call watches over it (`watch`).
 """
 
+import errno
 import io
 import secrets
 from collections.abc import AsyncIterator, Iterable
@@ -18,7 +19,6 @@ from yarl import URL
 
 from fairsched.engines.gateway.operations import REQUEST_ID, told_headers
 from fairsched.engines.gateway.servers.health import Failure, Why, retry_after_seconds
-from fairsched.engines.gateway.servers.probes import is_our_lack
 from fairsched.engines.gateway.servers.target import Upstream
 from fairsched.engines.gateway.servers.watch import Watch
 from fairsched.engines.settings import ConfigError
@@ -32,6 +32,7 @@ BUFFER_BYTES = 16 << 10
 """Of an answer that its caller does not take, twice as much is read ahead at most."""
 _LARGE_BODY = 1 << 20
 
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 Headers = list[tuple[str, str]]
 
 _HOP = frozenset(
@@ -220,3 +221,26 @@ async def _begun(response: aiohttp.ClientResponse, upstream: Upstream) -> Server
     dropped = _named(response.headers.items()) | _THEIRS
     kept = [(key, value) for key, value in response.headers.items() if key.lower() not in dropped]
     return ServerAnswer(status, kept, streams, first, response.content)
+
+
+def is_our_lack(error: BaseException) -> bool:
+    """Return whether a connection failed for want of descriptors, ports or memory here, not because of the server."""
+    return isinstance(error, OSError) and error.errno in _OURS
+
+
+async def probe(http: aiohttp.ClientSession, upstream: Upstream, path: str) -> str | None:
+    """Ask a server's health path; returns why it is not well, None if it is.  Raises `OSError` for what lacks here.
+
+    Any answer under 500 is a good one: a server without such a path says so, and is there.
+    """
+    headers = {} if upstream.host is None else {"host": upstream.host}
+    url, name = upstream.url + path, upstream.server_hostname
+    try:
+        async with http.get(
+            url, headers=headers, ssl=upstream.tls, server_hostname=name, allow_redirects=False
+        ) as answer:
+            return f"{path}: HTTP {answer.status}" if answer.status >= 500 else None
+    except (aiohttp.ClientError, OSError, ConfigError) as error:
+        if isinstance(error, OSError) and is_our_lack(error):
+            raise
+        return f"{path}: {type(error).__name__}: {error}"

@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 from fairsched.engines.gateway import CallError
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, TlsConfig, hashed_key
 from fairsched.engines.gateway.identity import CallerNames, Peer
-from fairsched.engines.gateway.servers.probes import probe
+from fairsched.engines.gateway.servers.upstream import probe
 from fairsched.engines.serving import OTHERS
 from tests.support.adapters.credentials import Pair, bearer, made
 from tests.support.adapters.gateway_scenarios import Fake, faked, world

@@ -262,11 +262,11 @@ def apply(servers: Servers, wanted: list[ServerTarget]) -> None:
     """Those who leave are gone, and those who join have the lowest free places."""
     leave, stay, join = servers.changes(wanted)
     for place in leave:
-        servers.drop(place)
+        del servers[place]
     for place, target in stay:
-        servers.put(place, target)
+        servers[place] = target
     for target in join:
-        servers.put(next(i for i in range(99) if i not in servers), target)
+        servers[next(i for i in range(99) if i not in servers)] = target
 
 
 @given(st.lists(st.sets(st.integers(1, 4)), max_size=20))
@@ -275,14 +275,14 @@ def test_the_servers_are_those_that_a_name_resolved_to_lately(answers: list[set[
     changes nothing; a server that stays keeps its place."""
     servers, said = Servers(), [answer for answer in answers if answer]
     for answer in answers:
-        before = dict(servers.places)
+        before = dict(servers)
         servers.resolved(NAMED, {f"10.0.0.{i}" for i in answer})
         apply(servers, servers.wanted([NAMED, FIXED]))
-        for place, target in servers.places.items():
+        for place, target in servers.items():
             if target in before.values():
                 assert before.get(place) == target
     lately = set().union(*said[-MISSED_MAX:]) if said else set()
-    there = {target.address for target in servers.places.values() if target.config == NAMED}
+    there = {target.address for target in servers.values() if target.config == NAMED}
     assert there == {f"10.0.0.{i}" for i in lately}
 
 
