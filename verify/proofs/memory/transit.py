@@ -23,9 +23,6 @@ from fairsched.verify.proofs.memory.memory import LENGTHS, MEMORY, NAMES, Cache,
 
 # --- one worker, any number of requests -------------------------------------------------------------------------------
 
-_ONE = {"r": v.POINT}
-_SOME = {**_ONE, "x": v.SCALAR}
-_EXISTS = v.Need(lambda o, w: o.exists(w.r))
 _MAPS = ("run", "out", "inc", "land")
 """What requests are promised that run, are staged, are to come, and came."""
 
@@ -56,8 +53,12 @@ def _fits(o: Algebra, w: v.World, freed: v.Term) -> v.Term:
     return w.x + w.protects <= w.C - w.protected - w.promised + freed
 
 
+def _one(name: str, step: v.Rule, *needs: v.Need | v.Formula, facts: str = "") -> v.Event:
+    """Return an event of a request, with these scalars as facts."""
+    return v.Event(name, step, {"r": v.POINT, **v.scalars(*facts.split())}, (lambda o, w: o.exists(w.r), *needs))
+
+
 def _book_events() -> tuple[v.Event, ...]:
-    protects = {"protects": v.SCALAR}
     unpins = v.Need(lambda o, w: (w.protects >= 0) & (w.protects <= w.protected))
     nowhere = v.Need(lambda o, w: (_of(o, w, "run") <= 0) & (_of(o, w, "out") <= 0) & (_of(o, w, "inc") <= 0))
     not_landed = v.Need(lambda o, w: _of(o, w, "land") <= 0)
@@ -71,17 +72,18 @@ def _book_events() -> tuple[v.Event, ...]:
 
     return (
         # An admission gives up what the request came with, and takes what it needs.
-        v.Event(
+        _one(
             "admitted",
             lambda o, w: _moves(o, w, "land", "run", w.x, w.protects),
-            {**_SOME, **protects},
-            (_EXISTS, nowhere, lambda o, w: (w.x >= 1) & (w.protects >= 0) & _fits(o, w, _of(o, w, "land"))),
+            nowhere,
+            lambda o, w: (w.x >= 1) & (w.protects >= 0) & _fits(o, w, _of(o, w, "land")),
+            facts="x protects",
         ),
-        v.Event(
+        _one(
             "the prompt is cached",
             cached,
-            {**_SOME, **protects},
-            (_EXISTS, lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")) & (w.protects >= 0) & (w.protects <= w.x)),
+            lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")) & (w.protects >= 0) & (w.protects <= w.x),
+            facts="x protects",
         ),
         v.Event(
             "outputs grow",
@@ -93,45 +95,34 @@ def _book_events() -> tuple[v.Event, ...]:
                 lambda o, w: w.growth <= w.C - w.protected - w.promised,
             ),
         ),
-        v.Event("released", lambda o, w: _gives_up(o, w, "run"), {**_ONE, **protects}, (_EXISTS, unpins)),
-        v.Event(
+        _one("released", lambda o, w: _gives_up(o, w, "run"), unpins, facts="protects"),
+        _one(
             "staged from the batch",
             lambda o, w: _moves(o, w, "run", "out", w.x),
-            _SOME,
-            (_EXISTS, nowhere_but("run"), not_landed, lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run"))),
+            *(nowhere_but("run"), not_landed, lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run"))),
+            facts="x",
         ),
-        v.Event(
+        _one(
             "staged from the queue",
             lambda o, w: _moves(o, w, "land", "out", w.x),
-            _SOME,
-            (_EXISTS, nowhere_but("land"), lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "land"))),
+            *(nowhere_but("land"), lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "land"))),
+            facts="x",
         ),
-        v.Event("sent", lambda o, w: _gives_up(o, w, "out"), {**_ONE, **protects}, (_EXISTS, unpins)),
-        v.Event(
+        _one("sent", lambda o, w: _gives_up(o, w, "out"), unpins, facts="protects"),
+        _one(
             "reserved",
             lambda o, w: {"inc": o.put(w.inc, w.r, w.x), "promised": w.promised + w.x},
-            _SOME,
-            (*(_EXISTS, nowhere, not_landed), lambda o, w: (w.x >= 1) & (w.x <= w.C - w.protected - w.promised)),
+            *(nowhere, not_landed, lambda o, w: (w.x >= 1) & (w.x <= w.C - w.protected - w.promised)),
+            facts="x",
         ),
-        v.Event(
-            "given back",
-            lambda o, w: {"inc": o.put(w.inc, w.r, 0), "promised": w.promised - _of(o, w, "inc")},
-            _ONE,
-            (_EXISTS,),
-        ),
-        v.Event(
-            "received",
-            lambda o, w: _moves(o, w, "inc", "land", _of(o, w, "inc")),
-            _ONE,
-            (_EXISTS, nowhere_but("inc"), not_landed),
-        ),
-        v.Event(
+        _one("given back", lambda o, w: {"inc": o.put(w.inc, w.r, 0), "promised": w.promised - _of(o, w, "inc")}),
+        _one("received", lambda o, w: _moves(o, w, "inc", "land", _of(o, w, "inc")), nowhere_but("inc"), not_landed),
+        _one(
             "goes on where it is",
             lambda o, w: _moves(o, w, "out", "land", _of(o, w, "out")),
-            _ONE,
-            (_EXISTS, nowhere_but("out"), not_landed),
+            *(nowhere_but("out"), not_landed),
         ),
-        v.Event("dropped", lambda o, w: _gives_up(o, w, "land"), {**_ONE, **protects}, (_EXISTS, unpins)),
+        _one("dropped", lambda o, w: _gives_up(o, w, "land"), unpins, facts="protects"),
     )
 
 
