@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         hypotheses,
         implies,
         module_of,
+        of_one,
         one_step,
         ones,
         only,
@@ -121,8 +122,8 @@ __all__ = [
     "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "Written", "Z3Algebra", "and_also",
     "arithmetic", "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed",
     "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies",
-    "kernels_of", "lifted", "minimised", "module_of", "one", "one_if", "one_step", "ones", "only", "point", "product",
-    "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved", "same", "sampled",
-    "scalar", "scalars", "script", "served", "spread", "state_after", "step_named", "steps", "total", "truth",
-    "unchecked", "vectors", "violations", "with_derived", "with_names", "with_text", "world_document"
+    "kernels_of", "lifted", "minimised", "module_of", "of_one", "one", "one_if", "one_step", "ones", "only", "point",
+    "product", "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved", "same",
+    "sampled", "scalar", "scalars", "script", "served", "spread", "state_after", "step_named", "steps", "total",
+    "truth", "unchecked", "vectors", "violations", "with_derived", "with_names", "with_text", "world_document"
 ]  # fmt: skip

@@ -157,6 +157,11 @@ class Event:
         )
 
 
+def of_one(name: str, step: Rule, *needs: Need | Formula, facts: str = "") -> Event:
+    """Return an event of one member `r` of the sort, with these scalars as facts."""
+    return Event(name, step, {"r": POINT, **scalars(*facts.split())}, (lambda o, w: o.exists(w.r), *needs))
+
+
 Ghost = Callable[[Algebra, World, Mapping[str, Any]], Any]
 """A field's value after an event, from the world before and the fields that the event writes."""
 

@@ -88,10 +88,6 @@ RESUMED = v.Contract(
 
 # --- any number of requests -----------------------------------------------------------------------------------------
 
-_ONE = {"r": v.POINT}
-_EXISTS = v.Need(lambda o, w: o.exists(w.r))
-_AFTER = {"protected_after": v.SCALAR, "promised_after": v.SCALAR}
-
 
 def _at(name: str) -> Any:
     return lambda o, w: o.pick(getattr(w, name), w.r, 0)
@@ -101,53 +97,23 @@ def _not_running(o: Any, w: v.World) -> Any:
     return (o.pick(w.kv, w.r, 0) <= 0) & (o.pick(w.own, w.r, 0) <= 0)
 
 
-def _admitted() -> v.Event:
-    facts = v.scalars("x", "owned", "cached", "reserved", "left")
-    return v.Event(
-        "admitted",
-        lambda o, w: {
-            "kv": o.put(w.kv, w.r, w.x),
-            "own": o.put(w.own, w.r, w.owned),
-            "promised": w.promised_after,
-            "protected": w.protected_after,
-        },
-        {**_ONE, **_AFTER, **facts},
-        # A plan changes the batch before its step is found to have room.
-        (
-            _EXISTS,
-            _not_running,
-            lambda o, w: w.due <= 0,
-            ADMITTED.need(kv_after=lambda o, w: w.x, own=lambda o, w: w.owned),
-        ),
-    )
-
-
-def _last_chunk() -> v.Event:
-    facts = v.scalars("x", "grew", "joins", "growing", "growing_after")
-    return v.Event(
-        "the prompt is cached",
-        lambda o, w: {
-            "kv": o.put(w.kv, w.r, w.x),
-            "own": o.put(w.own, w.r, 0),
-            "promised": w.promised_after,
-            "protected": w.protected_after,
-            "due": w.due - w.grew,
-        },
-        {**_ONE, **_AFTER, **facts},
-        (
-            _EXISTS,
-            lambda o, w: o.pick(w.own, w.r, 1) >= 1,
-            # Each chunk of a request without a reservation is counted when the step begins.
-            lambda o, w: w.grew <= w.due,
-            CACHED.need(kv=_at("kv"), kv_after=lambda o, w: w.x, own=_at("own")),
-        ),
-    )
+def _books(o: Any, w: v.World, kv: v.Term, own: v.Term) -> v.Written:
+    """Return the books in which the request is promised so much."""
+    each = {"kv": o.put(w.kv, w.r, kv), "own": o.put(w.own, w.r, own)}
+    return {**each, "promised": w.promised_after, "protected": w.protected_after}
 
 
 def _events() -> tuple[v.Event, ...]:
-    counts = {"growing": v.SCALAR, "growing_after": v.SCALAR}
     return (
-        _admitted(),
+        v.of_one(
+            "admitted",
+            lambda o, w: _books(o, w, w.x, w.owned),
+            _not_running,
+            # A plan changes the batch before its step is found to have room.
+            lambda o, w: w.due <= 0,
+            ADMITTED.need(kv_after=lambda o, w: w.x, own=lambda o, w: w.owned),
+            facts="protected_after promised_after x owned cached reserved left",
+        ),
         v.Event(
             "a step begins",
             lambda o, w: {"due": w.due_after},
@@ -169,23 +135,23 @@ def _events() -> tuple[v.Event, ...]:
                 GREW.need(),
             ),
         ),
-        _last_chunk(),
+        v.of_one(
+            "the prompt is cached",
+            lambda o, w: {**_books(o, w, w.x, 0), "due": w.due - w.grew},
+            lambda o, w: o.pick(w.own, w.r, 1) >= 1,
+            # Each chunk of a request without a reservation is counted when the step begins.
+            lambda o, w: w.grew <= w.due,
+            CACHED.need(kv=_at("kv"), kv_after=lambda o, w: w.x, own=_at("own")),
+            facts="protected_after promised_after x grew joins growing growing_after",
+        ),
         v.Event("a step ends", lambda o, w: {"due": w.due - w.due}),
-        v.Event(
+        v.of_one(
             "released",
-            lambda o, w: {
-                "kv": o.put(w.kv, w.r, 0),
-                "own": o.put(w.own, w.r, 0),
-                "promised": w.promised_after,
-                "protected": w.protected_after,
-            },
-            {**_ONE, **_AFTER, **counts, "g": v.SCALAR},
-            (
-                _EXISTS,
-                # Its prefix may be evicted from now on, if no other request uses it.
-                lambda o, w: (w.protected_after >= 0) & (w.protected_after <= w.protected),
-                RELEASED.need(kv=_at("kv")),
-            ),
+            lambda o, w: _books(o, w, 0, 0),
+            # Its prefix may be evicted from now on, if no other request uses it.
+            lambda o, w: (w.protected_after >= 0) & (w.protected_after <= w.protected),
+            RELEASED.need(kv=_at("kv")),
+            facts="protected_after promised_after growing growing_after g",
         ),
     )
 
@@ -230,7 +196,6 @@ def _sum_claim() -> v.Claim:
 
 def _takers_claim() -> v.Claim:
     """`g` is 1 for each request that takes a token a step."""
-    joins = {"joins": v.SCALAR, "growing_after": v.SCALAR}
     once = "who takes a token a step is counted", "once"
     counted = v.Contract({name: CACHED.promises[name] for name in once})
     leaves = "it takes nothing any more"
@@ -245,20 +210,20 @@ def _takers_claim() -> v.Claim:
             fields={"g": v.VECTOR, "growing": v.SCALAR},
             events=(
                 *(
-                    v.Event(
+                    v.of_one(
                         name,
                         lambda o, w: {"g": o.put(w.g, w.r, w.joins), "growing": w.growing_after},
-                        {**_ONE, **joins},
-                        (_EXISTS, none_yet, counted.need()),
+                        *(none_yet, counted.need()),
+                        facts="joins growing_after",
                     )
                     for name in ("the prompt is cached", "resumed")
                 ),
                 *(
-                    v.Event(
+                    v.of_one(
                         name,
                         lambda o, w: {"g": o.put(w.g, w.r, 0), "growing": w.growing_after},
-                        {**_ONE, "growing_after": v.SCALAR},
-                        (_EXISTS, uncounted.need(g=_at("g"))),
+                        uncounted.need(g=_at("g")),
+                        facts="growing_after",
                     )
                     for name in ("released", "paused")
                 ),

@@ -32,9 +32,6 @@ from fairsched.verify.proofs.orders import WORLDS, ScenarioStep, steps
 
 
 def _events() -> tuple[v.Event, ...]:
-    one = {"r": v.POINT}
-    exists = v.Need(lambda o, w: o.exists(w.r))
-
     def out(o: Any, w: v.World) -> Mapping[str, Any]:
         return {"kv": o.bump(w.kv, w.r, w.x), "used": w.used + w.x}
 
@@ -49,9 +46,9 @@ def _events() -> tuple[v.Event, ...]:
 
     fits = v.Need(lambda o, w: (w.x >= 1) & (w.x <= w.H - w.used))
     return (
-        v.Event("swapped out", out, {**one, "x": v.SCALAR}, (exists, fits)),
-        v.Event("swapped in", comes, one, (exists,)),
-        v.Event("dropped", dropped, one, (exists,)),
+        v.of_one("swapped out", out, fits, facts="x"),
+        v.of_one("swapped in", comes),
+        v.of_one("dropped", dropped),
         v.Event("transfers are over", landed, {}, ()),
     )
 

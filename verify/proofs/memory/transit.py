@@ -53,11 +53,6 @@ def _fits(o: Algebra, w: v.World, freed: v.Term) -> v.Term:
     return w.x + w.protects <= w.C - w.protected - w.promised + freed
 
 
-def _one(name: str, step: v.Rule, *needs: v.Need | v.Formula, facts: str = "") -> v.Event:
-    """Return an event of a request, with these scalars as facts."""
-    return v.Event(name, step, {"r": v.POINT, **v.scalars(*facts.split())}, (lambda o, w: o.exists(w.r), *needs))
-
-
 def _book_events() -> tuple[v.Event, ...]:
     unpins = v.Need(lambda o, w: (w.protects >= 0) & (w.protects <= w.protected))
     nowhere = v.Need(lambda o, w: (_of(o, w, "run") <= 0) & (_of(o, w, "out") <= 0) & (_of(o, w, "inc") <= 0))
@@ -72,14 +67,14 @@ def _book_events() -> tuple[v.Event, ...]:
 
     return (
         # An admission gives up what the request came with, and takes what it needs.
-        _one(
+        v.of_one(
             "admitted",
             lambda o, w: _moves(o, w, "land", "run", w.x, w.protects),
             nowhere,
             lambda o, w: (w.x >= 1) & (w.protects >= 0) & _fits(o, w, _of(o, w, "land")),
             facts="x protects",
         ),
-        _one(
+        v.of_one(
             "the prompt is cached",
             cached,
             lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run")) & (w.protects >= 0) & (w.protects <= w.x),
@@ -95,34 +90,36 @@ def _book_events() -> tuple[v.Event, ...]:
                 lambda o, w: w.growth <= w.C - w.protected - w.promised,
             ),
         ),
-        _one("released", lambda o, w: _gives_up(o, w, "run"), unpins, facts="protects"),
-        _one(
+        v.of_one("released", lambda o, w: _gives_up(o, w, "run"), unpins, facts="protects"),
+        v.of_one(
             "staged from the batch",
             lambda o, w: _moves(o, w, "run", "out", w.x),
             *(nowhere_but("run"), not_landed, lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "run"))),
             facts="x",
         ),
-        _one(
+        v.of_one(
             "staged from the queue",
             lambda o, w: _moves(o, w, "land", "out", w.x),
             *(nowhere_but("land"), lambda o, w: (w.x >= 0) & (w.x <= _of(o, w, "land"))),
             facts="x",
         ),
-        _one("sent", lambda o, w: _gives_up(o, w, "out"), unpins, facts="protects"),
-        _one(
+        v.of_one("sent", lambda o, w: _gives_up(o, w, "out"), unpins, facts="protects"),
+        v.of_one(
             "reserved",
             lambda o, w: {"inc": o.put(w.inc, w.r, w.x), "promised": w.promised + w.x},
             *(nowhere, not_landed, lambda o, w: (w.x >= 1) & (w.x <= w.C - w.protected - w.promised)),
             facts="x",
         ),
-        _one("given back", lambda o, w: {"inc": o.put(w.inc, w.r, 0), "promised": w.promised - _of(o, w, "inc")}),
-        _one("received", lambda o, w: _moves(o, w, "inc", "land", _of(o, w, "inc")), nowhere_but("inc"), not_landed),
-        _one(
+        v.of_one("given back", lambda o, w: {"inc": o.put(w.inc, w.r, 0), "promised": w.promised - _of(o, w, "inc")}),
+        v.of_one(
+            "received", lambda o, w: _moves(o, w, "inc", "land", _of(o, w, "inc")), nowhere_but("inc"), not_landed
+        ),
+        v.of_one(
             "goes on where it is",
             lambda o, w: _moves(o, w, "out", "land", _of(o, w, "out")),
             *(nowhere_but("out"), not_landed),
         ),
-        _one("dropped", lambda o, w: _gives_up(o, w, "land"), unpins, facts="protects"),
+        v.of_one("dropped", lambda o, w: _gives_up(o, w, "land"), unpins, facts="protects"),
     )
 
 
