@@ -15,7 +15,7 @@ from fairsched.engines import simulation
 from fairsched.engines.analysis import Measures, time
 from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
 from fairsched.engines.capacity.sizing import Sizing, fewest, measured
-from fairsched.engines.workloads.fleet import WorkerSpec
+from fairsched.engines.workloads import WorkerSpec
 from fairsched.model.latency import DEFAULT_PRESET, LatencyModel
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.base import AnyClusterPolicy

@@ -24,7 +24,7 @@ from fairsched.engines.simulation.control_plane import ControlPlane
 from fairsched.engines.simulation.event_loop import CALLER_GIVES_UP, REQUEST_COMES, REQUEST_LANDS, EventLoop
 from fairsched.engines.simulation.predictors import Prediction
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
-from fairsched.engines.workloads.fleet import KvLink
+from fairsched.engines.workloads import KvLink
 from fairsched.model import cluster
 from fairsched.model import events as ev
 from fairsched.model import worker as transitions

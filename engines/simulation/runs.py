@@ -15,7 +15,7 @@ from fairsched.engines.logs import CanonicalLog
 from fairsched.engines.simulation.control_plane import Reports
 from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.simulator import Simulator
-from fairsched.engines.workloads.fleet import Change, Join, KvLink, WorkerSpec, described
+from fairsched.engines.workloads import Change, Join, KvLink, WorkerSpec, described
 from fairsched.model.events import Event
 from fairsched.model.latency import DEFAULT_PRESET, PRESETS, LatencyModel, PresetError, decoded
 from fairsched.model.request import Workload

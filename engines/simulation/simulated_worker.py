@@ -14,7 +14,7 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.simulation.event_loop import STEP_ENDS, TOKENS_COME, WORKER_WAKES, EventLoop
-from fairsched.engines.workloads.fleet import WorkerSpec
+from fairsched.engines.workloads import WorkerSpec
 from fairsched.model import cluster
 from fairsched.model import events as ev
 from fairsched.model import worker as transitions

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fairsched.engines.workloads.accounts import ACCOUNTS, Account, with_account
     from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
     from fairsched.engines.workloads.errors import TraceError, WorkloadError, unknown
+    from fairsched.engines.workloads.fleet import Change, Join, KvLink, WorkerSpec, described
     from fairsched.engines.workloads.generators import WORKLOADS, generate, worst_wait_world
     from fairsched.engines.workloads.info import CLIENTS_SHOWN_MAX, render_info, trace_info
     from fairsched.engines.workloads.loading import at_rate, load_trace, workload_of_columns
@@ -33,7 +34,8 @@ else:
 
 __all__ = [
     "ACCOUNTS", "CLIENTS_SHOWN_MAX", "FORMATS", "GRAMMAR", "ONE_WORKER", "STDIN", "WORKLOADS", "Account", "BatchJobs",
-    "ClientSpec", "Lines", "Progress", "Source", "TokenSource", "TraceError", "WorkloadError", "at_rate", "fleet",
-    "generate", "lines", "load_trace", "prompt_of", "read_batch", "render_info", "save_workload", "shared_blocks",
-    "trace_info", "unknown", "with_account", "workload_of_columns", "worst_wait_world"
+    "Change", "ClientSpec", "Join", "KvLink", "Lines", "Progress", "Source", "TokenSource", "TraceError", "WorkerSpec",
+    "WorkloadError", "at_rate", "described", "fleet", "generate", "lines", "load_trace", "prompt_of", "read_batch",
+    "render_info", "save_workload", "shared_blocks", "trace_info", "unknown", "with_account", "workload_of_columns",
+    "worst_wait_world"
 ]  # fmt: skip

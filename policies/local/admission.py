@@ -34,9 +34,17 @@ from fairsched.policies.gates import AdmissionTransaction, AnyGate, GlobalDefici
 from fairsched.policies.local.adapters import AdapterSlots
 from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, settled, steps_of
-from fairsched.policies.orders import AGE_MASK, CacheMatches, Order, QueuedRequest, waits_for_prefix
+from fairsched.policies.orders import (
+    AGE_MASK,
+    CacheMatches,
+    Order,
+    QueuedRequest,
+    after_insertion,
+    leave,
+    refreshed,
+    waits_for_prefix,
+)
 from fairsched.policies.orders import abilities as able
-from fairsched.policies.orders.queue import after_insertion, leave, refreshed
 
 LOOKAHEAD = 64
 """Without a gate, how many requests that wait for a prefix being computed, of one prefix together, are passed over for

@@ -11,9 +11,8 @@ from fairsched.model.request import Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
 from fairsched.policies.gates import AnyGate, GlobalDeficitGate, InBatchGate
 from fairsched.policies.local.standings import NOT_KNOWN, Standings
-from fairsched.policies.orders import Order, QueuedRequest, QueueExtension
+from fairsched.policies.orders import Order, Queue, QueuedRequest, QueueExtension, join, leave
 from fairsched.policies.orders.abilities import Promotions
-from fairsched.policies.orders.queue import Queue, join, leave
 
 G = TypeVar("G")
 

@@ -25,9 +25,8 @@ from fairsched.policies import gates
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, steps_of
-from fairsched.policies.orders import NO_PLACE
+from fairsched.policies.orders import NO_PLACE, Queue, join, with_groups
 from fairsched.policies.orders.abilities import Promotions
-from fairsched.policies.orders.queue import Queue, join, with_groups
 from fairsched.policies.vectors import grown
 
 

@@ -34,15 +34,27 @@ from fairsched.policies.orders.plain import (
 )
 from fairsched.policies.orders.predicted_output import P_LTR_1, P_TRAIL, ShortestPredicted, ShortestRemaining, predicted
 from fairsched.policies.orders.prompts_first import P_SW_2, PromptsFirst
-from fairsched.policies.orders.queue import CacheMatches, FollowsCache, Regroups, waits_for_prefix
+from fairsched.policies.orders.queue import (
+    CacheMatches,
+    FollowsCache,
+    Queue,
+    Regroups,
+    after_insertion,
+    join,
+    leave,
+    refreshed,
+    waits_for_prefix,
+    with_groups,
+)
 from fairsched.policies.orders.virtual_finish import VirtualFinish
 
 __all__ = [
     "AGE_BITS", "AGE_MASK", "NO_PLACE", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_FS_1", "P_LAR_1", "P_LAR_2", "P_LAR_3",
     "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder", "Arrival", "CacheMatches",
     "DownstreamLevels", "EarliestDeadline", "FollowsCache", "HolisticShares", "JustInTime", "LarryOrder",
-    "LarryPrintedOrder", "LeastSlack", "LongestPrefix", "Order", "PriorityGroups", "PromptsFirst", "QueueExtension",
-    "QueuedRequest", "Regroups", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining", "SkipJoin",
-    "SortedBatches", "VirtualFinish", "join_level", "key", "key_factors", "level_after", "predicted", "queue",
-    "score_of", "service_left", "waits_for_prefix"
+    "LarryPrintedOrder", "LeastSlack", "LongestPrefix", "Order", "PriorityGroups", "PromptsFirst", "Queue",
+    "QueueExtension", "QueuedRequest", "Regroups", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining",
+    "SkipJoin", "SortedBatches", "VirtualFinish", "after_insertion", "join", "join_level", "key", "key_factors",
+    "leave", "level_after", "predicted", "queue", "refreshed", "score_of", "service_left", "waits_for_prefix",
+    "with_groups"
 ]  # fmt: skip

@@ -2,7 +2,19 @@
 
 from fairsched.policies.routers import d2lpm, llumnix, load_based, sal, splitwise
 from fairsched.policies.routers.central import CentralDLPM
-from fairsched.policies.routers.d2lpm import D2LPM, D2LPMPrinted
+from fairsched.policies.routers.d2lpm import (
+    D2_51,
+    D2_52,
+    D2_A4,
+    D2_GATE,
+    D2_RANGE,
+    D2_REFILL,
+    D2_ROUND,
+    D2_SPREAD,
+    D2LPM,
+    D2LPMPrinted,
+    SparseCredit,
+)
 from fairsched.policies.routers.e2 import E2, E2Printed
 from fairsched.policies.routers.llumnix import Llumnix
 from fairsched.policies.routers.load_based import (
@@ -33,9 +45,10 @@ from fairsched.policies.routers.sal import (
 from fairsched.policies.routers.splitwise import Splitwise, SplitwisePrinted, SplitwiseReleased
 
 __all__ = [
-    "D2LPM", "E2", "P_DS_2", "P_DS_3", "SAL", "CentralDLPM", "D2LPMPrinted", "DistServe", "DistServeReleased",
-    "E2Printed", "Freeness", "JoinShortestQueue", "Llumnix", "LongestPrefixRouter", "OraclePartition",
-    "PerClientRoundRobin", "PowerOfTwo", "Random", "RoundRobin", "SALPrinted", "SplitD2LPM", "SplitJSQ", "SplitP2C",
-    "SplitPhases", "Splitwise", "SplitwisePrinted", "SplitwiseReleased", "TetriInfer", "TetriInferPrinted", "d2lpm",
-    "llumnix", "load_based", "sal", "splitwise"
+    "D2LPM", "D2_51", "D2_52", "D2_A4", "D2_GATE", "D2_RANGE", "D2_REFILL", "D2_ROUND", "D2_SPREAD", "E2", "P_DS_2",
+    "P_DS_3", "SAL", "CentralDLPM", "D2LPMPrinted", "DistServe", "DistServeReleased", "E2Printed", "Freeness",
+    "JoinShortestQueue", "Llumnix", "LongestPrefixRouter", "OraclePartition", "PerClientRoundRobin", "PowerOfTwo",
+    "Random", "RoundRobin", "SALPrinted", "SparseCredit", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases",
+    "Splitwise", "SplitwisePrinted", "SplitwiseReleased", "TetriInfer", "TetriInferPrinted", "d2lpm", "llumnix",
+    "load_based", "sal", "splitwise"
 ]  # fmt: skip

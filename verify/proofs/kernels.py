@@ -8,7 +8,7 @@ from fairsched.policies import gates, guarantees, local
 from fairsched.policies.orders import LarryOrder
 from fairsched.policies.orders.abilities import TakesTurns
 from fairsched.policies.placement.aladdin import profile_of
-from fairsched.policies.routers.d2lpm import SparseCredit
+from fairsched.policies.routers import SparseCredit
 from fairsched.policies.routers.phases import Flips
 from fairsched.verify.logic import module_of
 

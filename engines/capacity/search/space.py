@@ -8,7 +8,7 @@ from typing import Literal
 import attrs
 
 from fairsched.engines.simulation import Cluster, RunSpec, latency_model
-from fairsched.engines.workloads.fleet import KvLink, WorkerSpec
+from fairsched.engines.workloads import KvLink, WorkerSpec
 from fairsched.model.latency import LatencyModel, gpu_of, pipelined
 from fairsched.model.request import Workload
 from fairsched.model.view import Role

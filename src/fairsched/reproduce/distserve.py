@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from fairsched.engines.capacity import outcomes_of
 from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.simulation import Cluster, RunSpec
-from fairsched.engines.workloads.fleet import KvLink, WorkerSpec
+from fairsched.engines.workloads import KvLink, WorkerSpec
 from fairsched.engines.workloads.sampling import lengths
 from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload

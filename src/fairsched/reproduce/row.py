@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from fairsched.engines.simulation import Cluster
-from fairsched.engines.workloads.fleet import WorkerSpec
+from fairsched.engines.workloads import WorkerSpec
 from fairsched.model.latency import PRESETS
 
 Curve = Mapping[float, float]

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from fairsched.engines.analysis import Run
 from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.simulation import Bucketed, Cluster, Oracle, Predictor, Simulator, simulate
-from fairsched.engines.workloads import generate
-from fairsched.engines.workloads.fleet import KvLink, WorkerSpec
+from fairsched.engines.workloads import KvLink, WorkerSpec, generate
 from fairsched.model.events import Admitted, Decoded, Event
 from fairsched.model.latency import PRESETS
 from fairsched.model.plan import Dispatch

@@ -13,7 +13,7 @@ from typing import Any
 from fairsched.model.algebra import Algebra
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
 from fairsched.policies.gates import deficit
-from fairsched.policies.routers.d2lpm import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_ROUND, D2_SPREAD
+from fairsched.policies.routers import D2_51, D2_52, D2_A4, D2_GATE, D2_RANGE, D2_REFILL, D2_ROUND, D2_SPREAD
 from fairsched.verify import logic as v
 from fairsched.verify.proofs import gates
 from fairsched.verify.proofs.kernels import d2lpm_credit
