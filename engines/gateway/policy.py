@@ -8,8 +8,7 @@ from fairsched.engines.gateway.config import GatewayConfig, StoreConfig
 from fairsched.engines.settings import ConfigError
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
-from fairsched.policies.gates import HierarchicalGate
-from fairsched.policies.gates.leased import on_lease
+from fairsched.policies.gates import HierarchicalGate, on_lease
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import preempts

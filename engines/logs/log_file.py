@@ -33,7 +33,7 @@ from fairsched.model.latency import LatencyModel
 from fairsched.model.request import Client, Job, Workload
 from fairsched.model.serialization import SCHEMA as STATES_SCHEMA
 from fairsched.model.serialization import digest
-from fairsched.policies.gates.leased import Terms, on_lease
+from fairsched.policies.gates import Terms, on_lease
 from fairsched.policies.guarantees import WindowTerms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import local_policy, with_parameters

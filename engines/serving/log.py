@@ -22,7 +22,7 @@ from fairsched.engines.logs import CanonicalLog, LogWriter, RunInfo, params_of
 from fairsched.model.events import Event
 from fairsched.model.latency import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Workload
-from fairsched.policies.gates.leased import Terms
+from fairsched.policies.gates import Terms
 from fairsched.policies.guarantees import WindowTerms
 
 _log = logging.getLogger("fairsched.engine")

@@ -13,7 +13,7 @@ from fairsched.model.latency import KV_BYTES, LatencyModel
 from fairsched.model.plan import Overlap
 from fairsched.model.view import NO_HOST, Host, Role
 from fairsched.model.worker import WorkerState
-from fairsched.policies.routers.splitwise import visible_ns
+from fairsched.policies.routers import visible_ns
 
 HOST_BYTES_PER_S = 25_000_000_000
 """Four fifths of the nominal rate of PCIe 4.0 x16 (16 lanes of 16 GT/s, 31.5 GB/s); chosen here, not measured."""

@@ -25,7 +25,7 @@ from fairsched.policies.gates.authoring import (
     call,
     parameters,
 )
-from fairsched.policies.gates.bands import BandGate
+from fairsched.policies.gates.bands import BAND_INT64, PERCENT, BandGate
 from fairsched.policies.gates.base import (
     AdmissionTransaction,
     AnyGate,
@@ -35,18 +35,60 @@ from fairsched.policies.gates.base import (
     Gate,
     OpenGate,
 )
-from fairsched.policies.gates.counter import CounterGate, CounterState
+from fairsched.policies.gates.counter import V_43, V_INT64, V_TOTAL, CounterGate, CounterState
 from fairsched.policies.gates.deficit import DeficitGate, DeficitState
 from fairsched.policies.gates.hierarchical import HierarchicalGate, HierarchicalState
 from fairsched.policies.gates.in_batch import InBatchGate
 from fairsched.policies.gates.interpreters import GateInterpreter, interpreter
-from fairsched.policies.gates.leased import AnyLeasedGate
-from fairsched.policies.gates.shared import GlobalDeficitGate
+from fairsched.policies.gates.leased import (
+    L_INT64,
+    LEASE_THEOREMS,
+    AnyLeasedGate,
+    LeasedDeficits,
+    LeasedGate,
+    LeasedTree,
+    LeaseError,
+    Renewal,
+    Renewed,
+    SharedAccount,
+    Terms,
+    left,
+    on_lease,
+    renewed,
+)
+from fairsched.policies.gates.quota import (
+    NOTHING,
+    WINDOWS,
+    Answer,
+    Budget,
+    End,
+    Ledger,
+    Operation,
+    Quota,
+    Refused,
+    Reserve,
+    Reserved,
+    Spent,
+    advanced,
+    changed,
+)
+from fairsched.policies.gates.shared import (
+    S_GAP,
+    S_U_DECODE,
+    S_U_PREFILL,
+    GlobalDeficitGate,
+    decode_charge_max,
+    prefill_charge_max,
+)
 
 __all__ = [
-    "COMMON_MAX", "COUNTER_MAX", "EVENTS", "AdmissionTransaction", "AnyGate", "AnyLeasedGate", "BandGate", "BoundTerms",
-    "BoundedGate", "Calls", "Cautions", "CounterGate", "CounterState", "DeficitGate", "DeficitState", "Gate",
-    "GateInterpreter", "GlobalDeficitGate", "HierarchicalGate", "HierarchicalState", "InBatchGate", "Kernel",
-    "KernelAdmissions", "KernelFault", "KernelGate", "OpenGate", "bands", "call", "counter", "credit_ledger", "deficit",
-    "hierarchical", "in_batch", "interpreter", "leased", "parameters", "quota", "shared"
+    "BAND_INT64", "COMMON_MAX", "COUNTER_MAX", "EVENTS", "LEASE_THEOREMS", "L_INT64", "NOTHING", "PERCENT", "S_GAP",
+    "S_U_DECODE", "S_U_PREFILL", "V_43", "V_INT64", "V_TOTAL", "WINDOWS", "AdmissionTransaction", "Answer", "AnyGate",
+    "AnyLeasedGate", "BandGate", "BoundTerms", "BoundedGate", "Budget", "Calls", "Cautions", "CounterGate",
+    "CounterState", "DeficitGate", "DeficitState", "End", "Gate", "GateInterpreter", "GlobalDeficitGate",
+    "HierarchicalGate", "HierarchicalState", "InBatchGate", "Kernel", "KernelAdmissions", "KernelFault", "KernelGate",
+    "LeaseError", "LeasedDeficits", "LeasedGate", "LeasedTree", "Ledger", "OpenGate", "Operation", "Quota", "Refused",
+    "Renewal", "Renewed", "Reserve", "Reserved", "SharedAccount", "Spent", "Terms", "advanced", "bands", "call",
+    "changed", "counter", "credit_ledger", "decode_charge_max", "deficit", "hierarchical", "in_batch", "interpreter",
+    "leased", "left", "on_lease", "parameters", "prefill_charge_max", "quota", "renewed", "shared"
 ]  # fmt: skip

@@ -16,8 +16,7 @@ from fairsched.model.algebra import NO_GROUP
 from fairsched.model.pricing import charged_tokens
 from fairsched.model.service import Charging
 from fairsched.policies.base import ChargingRule
-from fairsched.policies.gates import GateInterpreter
-from fairsched.policies.gates.leased import LeasedDeficits, LeasedTree
+from fairsched.policies.gates import GateInterpreter, LeasedDeficits, LeasedTree
 
 
 @attrs.define(eq=False)

@@ -16,7 +16,7 @@ from fairsched.policies.routers.d2lpm import (
     SparseCredit,
 )
 from fairsched.policies.routers.e2 import E2, E2Printed
-from fairsched.policies.routers.llumnix import Llumnix
+from fairsched.policies.routers.llumnix import P_LL_1, P_LL_2, SIZE_WITHIN, Llumnix
 from fairsched.policies.routers.load_based import (
     Freeness,
     JoinShortestQueue,
@@ -42,13 +42,21 @@ from fairsched.policies.routers.sal import (
     SAL,
     SALPrinted,
 )
-from fairsched.policies.routers.splitwise import Splitwise, SplitwisePrinted, SplitwiseReleased
+from fairsched.policies.routers.splitwise import (
+    P_SW_1,
+    P_SW_3,
+    Splitwise,
+    SplitwisePrinted,
+    SplitwiseReleased,
+    pool_of,
+    visible_ns,
+)
 
 __all__ = [
     "D2LPM", "D2_51", "D2_52", "D2_A4", "D2_GATE", "D2_RANGE", "D2_REFILL", "D2_ROUND", "D2_SPREAD", "E2", "P_DS_2",
-    "P_DS_3", "SAL", "CentralDLPM", "D2LPMPrinted", "DistServe", "DistServeReleased", "E2Printed", "Freeness",
-    "JoinShortestQueue", "Llumnix", "LongestPrefixRouter", "OraclePartition", "PerClientRoundRobin", "PowerOfTwo",
-    "Random", "RoundRobin", "SALPrinted", "SparseCredit", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases",
-    "Splitwise", "SplitwisePrinted", "SplitwiseReleased", "TetriInfer", "TetriInferPrinted", "d2lpm", "llumnix",
-    "load_based", "sal", "splitwise"
+    "P_DS_3", "P_LL_1", "P_LL_2", "P_SW_1", "P_SW_3", "SAL", "SIZE_WITHIN", "CentralDLPM", "D2LPMPrinted", "DistServe",
+    "DistServeReleased", "E2Printed", "Freeness", "JoinShortestQueue", "Llumnix", "LongestPrefixRouter",
+    "OraclePartition", "PerClientRoundRobin", "PowerOfTwo", "Random", "RoundRobin", "SALPrinted", "SparseCredit",
+    "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "Splitwise", "SplitwisePrinted", "SplitwiseReleased",
+    "TetriInfer", "TetriInferPrinted", "d2lpm", "llumnix", "load_based", "pool_of", "sal", "splitwise", "visible_ns"
 ]  # fmt: skip

@@ -21,9 +21,8 @@ from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import LIFT_ON_JOIN, REJOIN_KEEPS_DEBT, Assumption, Theorem
 from fairsched.model.worker import WorkerState
 from fairsched.policies.catalog import DLPM
-from fairsched.policies.gates import DeficitGate
+from fairsched.policies.gates import V_43, DeficitGate
 from fairsched.policies.gates import deficit as gates_deficit
-from fairsched.policies.gates.counter import V_43
 from fairsched.verify import logic as v
 from fairsched.verify import proofs
 from fairsched.verify.conformance import WorkerPlay, admitted

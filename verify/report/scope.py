@@ -13,6 +13,7 @@ from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, Assump
 from fairsched.policies.base import AnyClusterPolicy, ClusterPolicy
 from fairsched.policies.batching import BATCHINGS, RESERVES
 from fairsched.policies.gates import (
+    LEASE_THEOREMS,
     AnyGate,
     BandGate,
     CounterGate,
@@ -21,9 +22,9 @@ from fairsched.policies.gates import (
     GlobalDeficitGate,
     HierarchicalGate,
     InBatchGate,
+    LeasedGate,
     OpenGate,
 )
-from fairsched.policies.gates.leased import LEASE_THEOREMS, LeasedGate
 from fairsched.policies.guarantees import SECONDS_THEOREMS
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES

@@ -29,7 +29,7 @@ from fairsched.engines.gateway.openai import INSUFFICIENT, CallError
 from fairsched.engines.gateway.window.leases import MemoryStore, Store, StoreError, open_store
 from fairsched.engines.serving import ClientLabels, Document, Sample
 from fairsched.model.request import Client
-from fairsched.policies.gates.quota import (
+from fairsched.policies.gates import (
     NOTHING,
     WINDOWS,
     Answer,

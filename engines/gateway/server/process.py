@@ -32,8 +32,7 @@ from fairsched.engines.settings import ConfigError
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter
-from fairsched.policies.gates import AnyLeasedGate
-from fairsched.policies.gates.leased import Terms
+from fairsched.policies.gates import AnyLeasedGate, Terms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from fairsched.model.algebra import EXACT, Algebra, ExactVector, Mask, Scalar, Vector
 from fairsched.model.pricing import charge_max_reserved, price
-from fairsched.policies.gates import leased
-from fairsched.policies.gates.leased import renewed
+from fairsched.policies.gates import leased, renewed
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates.leases import claims as lease_claims
 from fairsched.verify.proofs.kernels import deficit

@@ -26,8 +26,15 @@ from fairsched.model.worker import NoRoomError, WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, FCFS, DLPMGlobal
-from fairsched.policies.gates import DeficitGate, GlobalDeficitGate
-from fairsched.policies.gates.shared import S_GAP, S_U_DECODE, S_U_PREFILL, decode_charge_max, prefill_charge_max
+from fairsched.policies.gates import (
+    S_GAP,
+    S_U_DECODE,
+    S_U_PREFILL,
+    DeficitGate,
+    GlobalDeficitGate,
+    decode_charge_max,
+    prefill_charge_max,
+)
 from fairsched.verify import logic as v
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.proofs.gates import deficit as deficit_proofs

@@ -22,10 +22,7 @@ from fairsched.model import pricing
 from fairsched.model.algebra import Algebra
 from fairsched.model.request import TOKENS_MAX
 from fairsched.model.theorem import Theorem
-from fairsched.policies.gates import COUNTER_MAX
-from fairsched.policies.gates.bands import BAND_INT64, PERCENT
-from fairsched.policies.gates.counter import V_INT64, V_TOTAL
-from fairsched.policies.gates.leased import L_INT64
+from fairsched.policies.gates import BAND_INT64, COUNTER_MAX, L_INT64, PERCENT, V_INT64, V_TOTAL
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.gates import counter_system
 from fairsched.verify.proofs.kernels import bands, counter, deficit, leased

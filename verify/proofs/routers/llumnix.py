@@ -7,8 +7,7 @@ products of up to five unknowns: what each step rests on is shown before it.
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.policies.routers import Llumnix
-from fairsched.policies.routers.llumnix import P_LL_1, P_LL_2, SIZE_WITHIN
+from fairsched.policies.routers import P_LL_1, P_LL_2, SIZE_WITHIN, Llumnix
 from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Shown, arithmetic, changed
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairsched.model.view import Role
-from fairsched.policies.routers.splitwise import P_SW_1, P_SW_3, pool_of, visible_ns
+from fairsched.policies.routers import P_SW_1, P_SW_3, pool_of, visible_ns
 from fairsched.verify import logic as v
 
 

@@ -27,7 +27,7 @@ from fairsched.engines.gateway.window.leases.store import FileStore, Store, Stor
 from fairsched.engines.serving import ClientRegistry, Document, Sample
 from fairsched.engines.settings import ConfigError
 from fairsched.model.request import Client
-from fairsched.policies.gates.leased import LeaseError, Renewal, Renewed, SharedAccount, Terms, left, renewed
+from fairsched.policies.gates import LeaseError, Renewal, Renewed, SharedAccount, Terms, left, renewed
 from fairsched.policies.guarantees import SECOND_NS
 
 _log = logging.getLogger("fairsched.gateway")
