@@ -167,9 +167,7 @@ def resolved(
     `advice` is what makes such logs say more.  Raises `TraceError` where given columns are in none of these rows, or
     where times or tokens cannot be found.
     """
-    filled: dict[tuple[str, ...], bool] = {}
-    for row in sample:
-        _collect(row, (), filled)
+    filled = filled_paths(sample)
     found: dict[str, LogColumn] = {}
     for columns in (given, known):
         for field, column in columns.of.items() if columns else ():
@@ -189,9 +187,7 @@ def resolved(
 
 def guesses(sample: Sequence[Mapping[str, object]], found: Mapping[str, LogColumn]) -> dict[str, LogColumn]:
     """Return the columns that would be guessed by name beside those that are found."""
-    filled: dict[tuple[str, ...], bool] = {}
-    for row in sample:
-        _collect(row, (), filled)
+    filled = filled_paths(sample)
     everything = dict(found)
     _add_guesses(everything, filled)
     return {field: column for field, column in everything.items() if field not in found}
@@ -215,6 +211,14 @@ def _replaced(field: str, found: Mapping[str, LogColumn]) -> bool:
     """Return whether other columns say the same already."""
     by = {"ttft": {"first_token"}, "latency": {"arrival", "end"}, "arrival": {"end", "latency"}}
     return field in by and by[field] <= set(found)
+
+
+def filled_paths(rows: Sequence[Mapping[str, object]]) -> dict[tuple[str, ...], bool]:
+    """Return the paths that lead to plain values, and whether any row has a value there."""
+    filled: dict[tuple[str, ...], bool] = {}
+    for row in rows:
+        _collect(row, (), filled)
+    return filled
 
 
 def _collect(row: Mapping[str, object], path: tuple[str, ...], filled: dict[tuple[str, ...], bool]) -> None:
@@ -263,17 +267,18 @@ def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
 
 def _check(path: Path, found: Mapping[str, LogColumn], names: str, advice: str) -> None:
     """Check that an arrival, an end, and both numbers of tokens are known; all that are not are named at once."""
-    have = set(found)
-    missing = [
-        f"{field} ({what})"
-        for field, enough, what in (
-            ("arrival", bool({"arrival"} & have or {"end", "latency"} <= have), "when a request came"),
-            ("end or latency", bool({"end", "latency"} & have), "when it ended, or how long it took"),
-            ("prompt_tokens", "prompt_tokens" in have, "tokens of its prompt"),
-            ("output_tokens", "output_tokens" in have, "tokens of its output"),
-        )
-        if not enough
-    ]
-    if missing:
-        expected = f"columns that say {', '.join(missing)}: {advice or 'name them with --map'}"
+    if missing := lacking(found):
+        expected = f"columns that say {missing}: {advice or 'name them with --map'}"
         raise TraceError(path, None, None, expected, f"only {names}")
+
+
+def lacking(found: Mapping[str, LogColumn]) -> str:
+    """Return what a log must say and these columns do not, in words; empty where nothing lacks."""
+    have = set(found)
+    needs = (
+        ("arrival (when a request came)", "arrival" in have or {"end", "latency"} <= have),
+        ("end or latency (when it ended, or how long it took)", bool({"end", "latency"} & have)),
+        ("prompt_tokens (tokens of its prompt)", "prompt_tokens" in have),
+        ("output_tokens (tokens of its output)", "output_tokens" in have),
+    )
+    return ", ".join(text for text, enough in needs if not enough)

@@ -30,7 +30,6 @@ ALMOST = 0.99
 """The share of rows in which something must hold."""
 TIE_S = 2e-3
 """Differences of times up to this are rounding."""
-DEPTH_MAX = 4
 LENGTH_UNITS: tuple[vals.Unit, ...] = ("s", "ms", "us", "ns")
 
 Floats = npt.NDArray[np.float64]
@@ -57,23 +56,14 @@ class Sampled:
 
 def columns_of(rows: Sequence[Mapping[str, object]]) -> Iterator[Sampled]:
     """Yield all columns with a value in some row, and a name that a map can say."""
-    paths: dict[tuple[str, ...], None] = {}
-    for row in rows:
-        paths |= dict.fromkeys(_paths(row, ()))
-    for path in paths:
-        values = [vals.value_at(row, path) for row in rows]
-        there = np.array([not vals.is_null(value) for value in values])
-        named = {path} | {tuple(".".join(path).split("."))}
-        if there.any() and len(named & set(paths)) == 1:
+    filled = access_columns.filled_paths(rows)
+    for path, any_value in filled.items():
+        # A path of several keys is written with dots between them, which no key may have.
+        is_sayable = all(path) and (len(path) == 1 or "." not in "".join(path))
+        if any_value and is_sayable and len({path, tuple(".".join(path).split("."))} & set(filled)) == 1:
+            values = [vals.value_at(row, path) for row in rows]
+            there = np.array([not vals.is_null(value) for value in values])
             yield Sampled(path, values, there, _numbers(values, there))
-
-
-def _paths(row: Mapping[str, object], at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for key, value in row.items():
-        if isinstance(value, dict):
-            yield from _paths(value, (*at, key)) if len(at) < DEPTH_MAX - 1 else ()
-        elif not isinstance(value, list) and key and (not at or "." not in "".join((*at, key))):
-            yield (*at, key)
 
 
 def _numbers(values: Sequence[object], there: npt.NDArray[np.bool_]) -> Floats | None:
@@ -578,20 +568,18 @@ class _Search:
 
     def _took_s(self) -> Floats | None:
         """Return how long requests took, as far as that is found."""
-        if "latency" in self.found:
-            return self._found_length("latency")
-        ends = [self._found_moment(field) for field in ("arrival", "end")]
-        return None if ends[0] is None or ends[1] is None else ends[1] - ends[0]
+        return self._elapsed_s("latency", "end")
 
     def _ttft_s(self) -> Floats | None:
-        if "ttft" in self.found:
-            return self._found_length("ttft")
-        ends = [self._found_moment(field) for field in ("arrival", "first_token")]
-        return None if ends[0] is None or ends[1] is None else ends[1] - ends[0]
+        return self._elapsed_s("ttft", "first_token")
 
-    def _found_length(self, field: str) -> Floats | None:
-        column = self.found[field]
-        return lengths_s(self.seen[column.path], column.unit or "s")
+    def _elapsed_s(self, length: str, moment: str) -> Floats | None:
+        """Return a length of time, or else that from arrival to a moment."""
+        if length in self.found:
+            column = self.found[length]
+            return lengths_s(self.seen[column.path], column.unit or "s")
+        ends = [self._found_moment(field) for field in ("arrival", moment)]
+        return None if ends[0] is None or ends[1] is None else ends[1] - ends[0]
 
     def _found_moment(self, field: str) -> Floats | None:
         column = self.found.get(field)
@@ -604,23 +592,10 @@ class _Search:
 
     def suggestion(self, path: Path) -> access_columns.Suggestion:
         """Return the map; raises `TraceError` if it lacks what a log must have."""
-        have = set(self.found)
-        missing = [
-            what
-            for what, enough in (
-                ("a moment of arrival", "arrival" in have or {"end", "latency"} <= have),
-                ("a moment of the end, or a latency", bool({"end", "latency"} & have)),
-                ("tokens of prompts", "prompt_tokens" in have),
-                ("tokens of outputs", "output_tokens" in have),
-            )
-            if not enough
-        ]
-        if missing:
+        if missing := access_columns.lacking(self.found):
             doubts = f" ({' '.join(self.open)})" if self.open else ""
-            expected = f"columns that look like {', '.join(missing)}{doubts}"
-            raise TraceError(
-                path, None, None, expected, f"only {', '.join(sorted(each.name for each in self.seen.values()))}"
-            )
+            names = ", ".join(sorted(each.name for each in self.seen.values()))
+            raise TraceError(path, None, None, f"columns that look like {missing}{doubts}", f"only {names}")
         columns = access_columns.Columns(
             {field: self.found[field] for field in access_columns.FIELDS if field in self.found}, self.ok
         )
