@@ -126,15 +126,21 @@ def scaled_latency(sizes: Mapping[int, LatencyModel], accelerators: int) -> Late
         a, b, _ = fit_scaling([(n, float(max(getattr(p, name), 1))) for n, p in lines.items()])
         return max(round(a / accelerators + b), 0)
 
-    prefill_token_ns, prefill_constant_ns = at("prefill_token_ns"), at("prefill_constant_ns")
-    piece = DecodePiece(1, max(at("decode_constant_ns"), 1), at("context_token_ns"), at("request_ns"))
+    of_size = Performance(**{field.name: at(field.name) for field in attrs.fields(Performance)})
     slope, constant = np.polyfit(list(sizes), [latency.kv_capacity_tokens for latency in sizes.values()], 1)
     capacity = round(slope * accelerators + constant)
     timed = ", ".join(f"{latency.name} ({n})" for n, latency in sizes.items())
     name = f"{accelerators} GPUs by equation 5"
     if capacity < 1:
         raise ValueError(f"{name}: from {timed}, the weights leave no memory for KV")
-    return LatencyModel(name, timed, prefill_constant_ns, prefill_token_ns, 0, (piece,), capacity, accelerators)
+    return _latency(of_size, name, timed, capacity, accelerators)
+
+
+def _latency(lines: Performance, name: str, source: str, kv_capacity_tokens: int, gpus: int) -> LatencyModel:
+    """Return the latency model whose steps take what the lines say."""
+    piece = DecodePiece(1, max(lines.decode_constant_ns, 1), lines.context_token_ns, lines.request_ns)
+    prefill = lines.prefill_constant_ns, lines.prefill_token_ns
+    return LatencyModel(name, source, *prefill, 0, (piece,), kv_capacity_tokens, gpus)
 
 
 def from_aiconfigurator(
@@ -164,18 +170,10 @@ def from_aiconfigurator(
             answer = estimate(model, system, mode="static_gen", batch_size=batch, isl=context, **options)
             iterations.append(Iteration(1e6 * answer.tpot, batch=batch, context_tokens=batch * (context + 1)))
     fit = fit_performance(iterations)
-    lines = fit.performance
-    latency = LatencyModel(
-        name=f"{model.rpartition('/')[2].lower()}-{system}-tp{tensor_parallel}",
-        source=f"AIConfigurator's tables of {model} on {system}, vllm, {tensor_parallel} GPUs a worker",
-        prefill_constant_ns=max(lines.prefill_constant_ns, 1),
-        prefill_token_ns=lines.prefill_token_ns,
-        prefill_attention_ps=0,
-        decode=(DecodePiece(1, max(lines.decode_constant_ns, 1), lines.context_token_ns, lines.request_ns),),
-        kv_capacity_tokens=kv_capacity_tokens,
-        gpus=tensor_parallel,
-    )
-    return latency, fit
+    name = f"{model.rpartition('/')[2].lower()}-{system}-tp{tensor_parallel}"
+    source = f"AIConfigurator's tables of {model} on {system}, vllm, {tensor_parallel} GPUs a worker"
+    lines = attrs.evolve(fit.performance, prefill_constant_ns=max(fit.performance.prefill_constant_ns, 1))
+    return _latency(lines, name, source, kv_capacity_tokens, tensor_parallel), fit
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Floats:
