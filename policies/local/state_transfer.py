@@ -1,8 +1,9 @@
 """A policy's parameters change in the middle of a load, or its state is made anew, and what clients owe is kept.
 
 `migrate` makes the new policy's state from the old one's: requests wait and run on, at their ages, the copy of the
-prefix cache stays, and the gate's state is carried over.  Both policies have the same kind of gate; order, batching
-rule and the gate's parameters may be others.  A weight needs no migration, it is an event (`ClientConfigured`).
+prefix cache stays, and the gate's state is carried over.  Both policies have the same order and the same kind of gate;
+the batching rule and the gate's parameters may be others.  A weight needs no migration, it is an event
+(`ClientConfigured`).
 
 Of a smaller quantum credit above it is cut, and debts stay (D-change): the gate's invariant holds at once, with the
 larger of both U, since the requests in flight stay charged and reserved as they were.
@@ -15,18 +16,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model.algebra import NUMPY, Ints
 from fairsched.model.events import Event
-from fairsched.model.request import Prompt, Request
+from fairsched.model.request import Request
 from fairsched.policies import gates
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.local.policy import ComposedPolicy
-from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, steps_of
-from fairsched.policies.orders import NO_PLACE, Queue, join, with_groups
-from fairsched.policies.orders.abilities import Promotions
+from fairsched.policies.local.state import AnyLocalState, LocalState
+from fairsched.policies.orders import with_groups
 from fairsched.policies.vectors import grown
 
 
@@ -35,39 +34,18 @@ class MigrationError(ValueError):
 
 
 def migrate(old: AnyLocalPolicy, state: Any, new: AnyLocalPolicy) -> Any:
-    """Return the state in which `new` goes on where `old` is.  O(n log n + bytes of prompts) for n waiting requests.
+    """Return the state in which `new` goes on where `old` is.  O(requests + clients).
 
     Between two decisions the policy may be replaced at any time.  Raises `MigrationError` where something would be
-    lost: the gate is of another kind or has other rates (debts are in their units), the new policy would never admit a
-    request that is there, or it reserves outputs and what runs has none reserved.
+    lost: the order is another, the gate is of another kind or has other rates (debts are in their units), the new policy
+    would never admit a request that is there, or it reserves outputs and what runs has none reserved.
     """
     if not (isinstance(old, ComposedPolicy) and isinstance(new, ComposedPolicy)):
         other = new if isinstance(old, ComposedPolicy) else old
         raise MigrationError(f"{type(other).__name__} is no composed policy, and its state cannot be carried over")
     _check(old, state, new)
-    queue, flights = _queue(old, state, new)
-    queue = with_groups(queue, len(state.queue.heads)) if new.gate.grouped else queue
-    computing = state.computing if new.passed_over else Map[int, Prompt]()
-    return LocalState(_gate_state(old.gate, state, new.gate), queue, state.cache, flights, computing)
-
-
-def _queue(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> tuple[Queue, Map[int, Flight]]:
-    """Return the queue as the new order ranks it, and running requests."""
-    before, flights = state.queue, state.flights
-    if old.order == new.order:
-        return before, flights
-    queue = Queue(arrivals=before.arrivals, extensions=new.order.extensions())
-    queue = replace(queue, extensions=queue.extended(Promotions(steps_of(before))))
-    # Where steps are not counted any more, requests that run were admitted so many steps before the first.
-    forgotten = steps_of(before) - steps_of(queue)
-    for entry in sorted(before.entries.values(), key=lambda entry: entry.age):
-        # The new order makes groups of its own, if any.
-        alone = replace(entry, place=NO_PLACE, prefix_tokens=0)
-        queue = join(queue, new.order, state.cache, alone, group_of(new.gate, entry.request.client))
-    for request_id, flight in flights.items():
-        entry = replace(flight.entry, place=NO_PLACE, prefix_tokens=0)
-        flights = flights.set(request_id, replace(flight, entry=entry, since=flight.since - forgotten))
-    return queue, flights
+    gate = _gate_state(old.gate, state, new.gate)
+    return LocalState(gate, state.queue, state.cache, state.flights, state.computing)
 
 
 def _gate_state(old: gates.AnyGate, state: AnyLocalState, new: gates.AnyGate) -> Any:
@@ -147,6 +125,10 @@ def _check(old: ComposedPolicy, state: AnyLocalState, new: ComposedPolicy) -> No
     """Raise `MigrationError` if something would be lost."""
     if type(old.gate) is not type(new.gate):
         raise MigrationError(f"what clients owe under gate {old.gate.name} means nothing to gate {new.gate.name}")
+    if old.order != new.order:
+        raise MigrationError(
+            f"requests were ranked by order {old.order.name}, and {new.name} has another: start with it"
+        )
     if old.gate.grouped and old.gate.rates != new.gate.rates:
         mine, theirs = old.gate.rates, new.gate.rates
         raise MigrationError(

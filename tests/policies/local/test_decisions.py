@@ -241,16 +241,8 @@ COMPOSED: dict[str, ComposedPolicy] = {
 
 
 TAKEN_OVER = (
-    *(
-        ("fcfs", "lpm, reserved"),
-        ("lpm", "fcfs"),
-        ("dlpm", "dlpm, eager"),
-        ("levels", "starving"),
-        ("starving", "fcfs"),
-    ),
-    *(("batchllm", "lpm"), ("dlpm", "levels x deficit"), ("levels x deficit", "dlpm"), ("vtc", "larry x counter")),
-    *(("dlpm", "dlpm"), ("elastic", "elastic"), ("shared", "shared"), ("in batch", "in batch")),
-    *(("tree", "tree"), ("bands", "bands")),
+    *(("dlpm", "dlpm, eager"), ("levels", "levels, reserved"), ("dlpm", "dlpm"), ("elastic", "elastic")),
+    *(("shared", "shared"), ("in batch", "in batch"), ("tree", "tree"), ("bands", "bands")),
 )
 """Which composition takes over from which, in the middle of a load; or itself with another quantum."""
 LOADS = (*COMPOSED, *(f"{old}, then {new}" for old, new in TAKEN_OVER))

@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from fairsched.model.pricing import Rates
-from fairsched.model.request import Prompt
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.batching import BATCHINGS, Chunked
 from fairsched.policies.gates import AnyGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import MigrationError, migrate
-from fairsched.policies.orders import NO_PLACE, DownstreamLevels
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance.local import PolicyMachine, World
 from tests.support.policy_play import Play
@@ -137,34 +135,6 @@ def test_a_cap_counts_what_runs_already() -> None:
     assert sum(promised) > 0
 
 
-def test_the_queue_is_ranked_anew_and_ages_stay() -> None:
-    """Shortest prompt first takes over from first come, first served, and back."""
-    play = Play(attrs.evolve(FCFS, batching=Chunked(max_running=1)), 60)
-    for prompt in (9, 7, 3, 5):
-        play.arrive(0, prompt=prompt)
-    shortest = attrs.evolve(LOCAL_POLICIES["shortest-prompt"], batching=Chunked(max_running=1))
-    back = play.policy
-    swapped(play, shortest)
-    assert play.admitted() == [2]
-    swapped(play, back)
-    assert play.admitted() == [0]
-    play.step(40)
-    assert sorted(play.finished()) == [0, 1, 2, 3]
-
-
-def test_groups_of_a_former_order_are_forgotten() -> None:
-    """A policy that ranks by what is cached takes over from groups: no request, waiting or running, is in one."""
-    play = Play(attrs.evolve(LOCAL_POLICIES["batchllm"], batching=Chunked(max_running=1)), 200)
-    for number in range(4):
-        play.arrive(0, Prompt.from_keys([7] * 10 + [number]))
-    play.step()
-    assert {entry.place for entry in play.state.queue.entries.values()} == {0}
-    state = swapped(play, attrs.evolve(LOCAL_POLICIES["lpm"], batching=Chunked(max_running=1)))
-    entries = [*state.queue.entries.values(), *(flight.entry for flight in state.flights.values())]
-    assert [(entry.place, entry.prefix_tokens) for entry in entries] == [(NO_PLACE, 0)] * 4
-    play.policy.check(state)
-
-
 @attrs.frozen
 class Other(LocalPolicy[Any]):
     """A policy that is not composed."""
@@ -186,6 +156,7 @@ def _with(gate: AnyGate) -> ComposedPolicy:
 REFUSED = {
     "other rates": (deficit(), _with(DeficitGate(Rates(1, 4))), "units of 1 an input and 2 an output .* 1 and 4"),
     "another gate": (deficit(), VTC, "owe under gate deficit means nothing to gate counter"),
+    "another order": (deficit(), attrs.evolve(DLPM, order=FCFS.order), "ranked by order longest-prefix, and dlpm has"),
     "a request over the cap": (deficit(), deficit(in_flight_cap_tokens=5), "would never admit request [01]: "),
     "not composed": (deficit(), Other(), "Other is no composed policy"),
 }
@@ -212,16 +183,3 @@ def test_outputs_that_were_not_reserved_stand_in_the_way_of_reserving() -> None:
     with pytest.raises(MigrationError, match="reserves outputs, and 1 requests run without: preempt them first"):
         migrate(optimistic, play.state, deficit())
     assert len(migrate(optimistic, play.state, attrs.evolve(optimistic, gate=DeficitGate(quantum=9))).flights) == 1
-
-
-def test_a_prefill_under_way_is_waited_for_by_an_order_that_does_so() -> None:
-    """The prefix that it computes is told to the new policy, and is nothing to one that waits for none."""
-    play = Play(attrs.evolve(LPM, batching=Chunked(max_batched_tokens=4)), 60)
-    play.arrive(0, Prompt.from_keys(range(9)))
-    play.step()
-    play.arrive(0, Prompt.from_keys(range(8)))
-    for to, waits in ((attrs.evolve(LPM, order=DownstreamLevels()), True), (FCFS, False)):
-        state = migrate(play.policy, play.state, to)
-        assert bool(state.computing) is waits
-        to.check(state)
-        assert bool(to.decide(state, play.worker.view(play.now_ns))[0].admit) is not waits
