@@ -37,8 +37,8 @@ def migrate(old: AnyLocalPolicy, state: Any, new: AnyLocalPolicy) -> Any:
     """Return the state in which `new` goes on where `old` is.  O(requests + clients).
 
     Between two decisions the policy may be replaced at any time.  Raises `MigrationError` where something would be
-    lost: the order is another, the gate is of another kind or has other rates (debts are in their units), the new policy
-    would never admit a request that is there, or it reserves outputs and what runs has none reserved.
+    lost: the order is another, the gate is of another kind or has other rates (debts are in their units), the new
+    policy would never admit a request that is there, or it reserves outputs and what runs has none reserved.
     """
     if not (isinstance(old, ComposedPolicy) and isinstance(new, ComposedPolicy)):
         other = new if isinstance(old, ComposedPolicy) else old
