@@ -43,18 +43,6 @@ AHEAD = "x-fairsched-ahead"
 """The header that says how many calls waited when a call came."""
 ERROR_BYTES_MAX = 64 << 10
 """Of an answer that is an error so much is read to find what it says."""
-_SAID: dict[servers.Why, str] = {
-    "refused": "it takes no connection",
-    "busy": "it is busy",
-    "full": "it has no room for this gateway",
-    "limited": "it limits this caller",
-    "failed": "its answer is none",
-    "lost": "the connection was lost",
-    "error": "it failed",
-    "late": "it took too long",
-    "ours": "the gateway has no connection left",
-}
-"""What a caller hears of a server that failed: no address, and no bytes of it."""
 
 
 @asynccontextmanager
@@ -223,7 +211,7 @@ class Gateway:
         why, seconds = error.failure.why, error.failure.retry_after_seconds
         status = {"limited": 429, "busy": 503, "full": 503, "ours": 503}.get(why, 502)
         retry = self.config.limits.retry_after_seconds if seconds is None else math.ceil(seconds)
-        return openai.CallError(status, f"no server answered: {_SAID[why]}", None if status == 502 else retry)
+        return openai.CallError(status, f"no server answered ({why})", None if status == 502 else retry)
 
     @property
     def http(self) -> aiohttp.ClientSession:
