@@ -6,7 +6,6 @@ A policy's parameters are the fields of its order, its gate and its batching rul
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -17,7 +16,7 @@ from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import COMPOSITIONS
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.validators import WHOLE_MAX, whole_number
+from fairsched.policies.validators import WHOLE_MAX, meant, whole_number
 
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {policy.name: policy for policy in (make() for make in COMPOSITIONS)}
 """Local policies by name, with their defaults."""
@@ -67,10 +66,7 @@ class UnknownNameError(ValueError):
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """Return the error for a name that is not among `known`."""
-    names = list(known)
-    near = get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-    return UnknownNameError(f"unknown {what} {name!r}; {hint}")
+    return UnknownNameError(meant(what, name, known))
 
 
 def imported(name: str) -> object:

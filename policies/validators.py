@@ -1,7 +1,9 @@
-"""What a parameter may be: attrs validators whose messages name parameter and value, and how text is a number."""
+"""What a parameter may be: attrs validators whose messages name parameter and value, how text is a number, and what is
+said of a wrong one."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from math import inf
 from typing import Any
 
@@ -16,6 +18,23 @@ WHOLE_MAX = 10**12
 """The largest whole number that is taken as text: what is counted with it still fits into 64 bits."""
 _WHOLE = re.compile(r"(-?[0-9](?:_?[0-9])*)([kKMGT]|[KMGT]i)?")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+FOUND_CHARS_MAX = 60
+"""So much of a wrong value is repeated."""
+
+
+def found(text: str) -> str:
+    """Return a wrong value as a message repeats it."""
+    return repr(text if len(text) <= FOUND_CHARS_MAX else f"{text[:40]}...{text[-15:]}")
+
+
+def meant(what: str, name: str, known: Iterable[str]) -> str:
+    """Return what is said of a name that is not known: the nearest ones, or all."""
+    names = list(known)
+    near = get_close_matches(name[:100], names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
+    return f"unknown {what} {found(name)}; {hint}"
 
 
 def whole_number(text: str) -> int | None:

@@ -1,8 +1,9 @@
 """What is wrong with a trace or with the parameters of a workload, in one line that names the place."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
+
+from fairsched.policies.validators import meant
 
 FOUND_CHARS_MAX = 80
 
@@ -41,7 +42,4 @@ def _printable(text: str) -> str:
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> WorkloadError:
     """Return the error for an unknown name, with the nearest known names (all of them when none is near)."""
-    names = sorted(known)
-    near = get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
-    return WorkloadError(f"unknown {kind} {name!r}; {hint}")
+    return WorkloadError(meant(kind, name, sorted(known)))

@@ -73,6 +73,7 @@ def test_figures_are_for_one_gpu_of_a_worker(
             "opt-13b-a100-tp2 has 2 GPUs, and was timed",
         ),
         ([*SLO, "--set", "aladdin=1"], "ROUTER.PARAM=VALUE"),
+        ([*SLO, "--set", "aladdin.slack=1", "--set", "aladdin.slack=2"], "aladdin.slack is set twice"),
         ([*SLO, "--set", "sal.x=1"], "not among --routers"),
         ([*SLO, "--set", "aladdin.slak=printed"], "did you mean slack"),
         ([*SLO, "--attainment", "2"], "at most 1"),

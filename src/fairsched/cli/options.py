@@ -15,7 +15,7 @@ import attrs
 from cyclopts import Parameter
 
 from fairsched.cli import values
-from fairsched.cli.values import WORKERS_MAX, found
+from fairsched.cli.values import WORKERS_MAX
 from fairsched.engines.logs.access import FIELDS, Columns, Filters, When, read_map
 from fairsched.engines.simulation import Cluster, Predictor, Reports, cpus, latency_model, predictor
 from fairsched.engines.workloads import (
@@ -31,6 +31,7 @@ from fairsched.engines.workloads import (
 )
 from fairsched.model.latency import DEFAULT_PRESET
 from fairsched.model.request import Slo, Workload
+from fairsched.policies.validators import found, meant
 
 # --- workloads --------------------------------------------------------------------------------------------------------
 
@@ -213,7 +214,7 @@ def _change(text: str) -> fleet.Change | tuple[int, int | None]:
     if kind == "join":
         return _moment(rest.partition(":")[0]), _tokens(rest, "join:S") if ":" in rest else None
     if kind not in CHANGES:
-        raise ValueError(values.meant("change", kind, [*CHANGES, "join"]))
+        raise ValueError(meant("change", kind, [*CHANGES, "join"]))
     form = "WORKER@S" if kind == "drain" else "WORKER@S[+DOWN]"
     matched = _AT.fullmatch(rest)
     if matched is None or (matched["down"] is not None and kind == "drain"):
@@ -267,7 +268,7 @@ def _reports(text: str) -> tuple[int, int, float]:
     """Every how many nanoseconds, how late, and which share is lost."""
     given = values.pairs(text)
     if unknown := set(given) - {"every", "delay", "loss"}:
-        raise ValueError(values.meant("part", min(unknown), ("every", "delay", "loss")))
+        raise ValueError(meant("part", min(unknown), ("every", "delay", "loss")))
     every_ns = values.span(given["every"], 1_000) if "every" in given else Reports().every_us * 1_000
     return every_ns, values.span(given.get("delay", "0"), 0), values.share(given.get("loss", "0"))
 
@@ -420,7 +421,7 @@ Log = Annotated[
 def _filter(text: str) -> tuple[str, str]:
     name, value = values.assignment(text)
     if name not in ("model", "status", "from", "until"):
-        raise ValueError(values.meant("filter", name, ("model", "status", "from", "until")))
+        raise ValueError(meant("filter", name, ("model", "status", "from", "until")))
     if name in ("from", "until"):
         When.parse(value)
     return name, value

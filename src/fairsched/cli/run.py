@@ -177,7 +177,7 @@ def _status_of(words: Sequence[str], name: str) -> int:
     if words[0] == "--completion":
         return _completion(words[1:])
     if words[0] not in COMMANDS and not words[0].startswith("-"):
-        from fairsched.cli.values import meant
+        from fairsched.policies.validators import meant
 
         raise ValueError(f"{meant('command', words[0], COMMANDS)} (see fairsched --help)")
     from cyclopts import CycloptsError
@@ -219,7 +219,7 @@ def _given_as(bound: "BoundArguments", file: object) -> str:
 
 def _check_settings(app: "App") -> None:
     """Raise `ValueError` for a table of the settings that is no command."""
-    from fairsched.cli.values import meant
+    from fairsched.policies.validators import meant
 
     for settings in app.config:
         for table in settings.config:

@@ -13,33 +13,16 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from fairsched.policies.validators import WHOLE_MAX, whole_number
+from fairsched.policies.validators import WHOLE_MAX, found, whole_number
 
 WORKERS_MAX = 10_000
 """Workers, GPUs or processes of one run; a simulated worker takes memory from the start."""
 JOBS_MAX = 1024
 """Processes, or threads of one."""
 NS_MAX = 2**62
-FOUND_CHARS_MAX = 60
-"""So much of a wrong value is repeated."""
 
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|min|h)?")
 _NS = {"us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
-
-
-def found(text: str) -> str:
-    """Return a wrong value as a message repeats it."""
-    return repr(text if len(text) <= FOUND_CHARS_MAX else f"{text[:40]}...{text[-15:]}")
-
-
-def meant(what: str, name: str, known: Iterable[str]) -> str:
-    """Return what is said of a name that is not known: the nearest ones, or all."""
-    from difflib import get_close_matches
-
-    names = list(known)
-    near = get_close_matches(name[:100], names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-    return f"unknown {what} {found(name)}; {hint}"
 
 
 def read(reader: Callable[[str], object], metavar: str, **more: Any) -> Parameter:
@@ -207,6 +190,20 @@ Seed = Annotated[int, read(whole("a whole number"), "S", help="seed of all rando
 Json = Annotated[Path | None, read(document, "FILE", help="write every figure; - is standard output")]
 Report = Annotated[Path | None, read(folder, "DIR", help="write an HTML report with plots")]
 Events = Annotated[Path | None, read(folder, "FILE", help="write every event, for `fairsched audit`")]
+
+
+def settings_by_name(texts: tuple[str, ...], form: str) -> dict[str, dict[str, str]]:
+    """Return the parameters of `--set` in this form, by whose they are, each given once."""
+    given: dict[str, dict[str, str]] = {}
+    for text in texts:
+        target, equals, value = text.partition("=")
+        name, _, param = target.rpartition(".")
+        if not equals or not name or not param:
+            raise ValueError(f"--set {text!r}: expected {form}")
+        if param in given.setdefault(name, {}):
+            raise ValueError(f"--set {text!r}: {target} is set twice")
+        given[name][param] = value
+    return given
 
 
 def settings(given: tuple[tuple[str, str], ...]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from fairsched.cli import output
 from fairsched.cli.options import ClusterOptions, ComparedOptions, Jobs, Predictors, Source, processes
-from fairsched.cli.values import File, Folder, Json, Names, Report, Texts, names
+from fairsched.cli.values import File, Folder, Json, Names, Report, Texts, names, settings_by_name
 from fairsched.engines.simulation import DEFAULT_POLICIES
 from fairsched.engines.simulation import compare as compared
 
@@ -47,7 +47,10 @@ def compare(
 
     cluster = of_cluster.several(of_workload.seed)
     workloads = of_workload.workloads(workload, cluster.specs)
-    settings = _settings(set)
+    given = settings_by_name(set, "POLICY.PARAM=VALUE[,VALUE...]")
+    settings = {
+        name: {param: names(text) if text else ("",) for param, text in each.items()} for name, each in given.items()
+    }
     output.writable(json=json)
     output.folders(report=report, log=log)
     several = len(policies) * len(routers)
@@ -76,16 +79,3 @@ def compare(
         print(f"Interrupted: {len(comparison.runs)} runs are shown{part}.", file=sys.stderr)
         return 130
     return output.unexplained(label for label, run in comparison.named() if run.unexplained)
-
-
-def _settings(texts: tuple[str, ...]) -> dict[str, dict[str, tuple[str, ...]]]:
-    settings: dict[str, dict[str, tuple[str, ...]]] = {}
-    for text in texts:
-        target, equals, values = text.partition("=")
-        policy, dot, param = target.rpartition(".")
-        if not equals or not dot or not policy or not param:
-            raise ValueError(f"--set {text!r}: expected POLICY.PARAM=VALUE[,VALUE...]")
-        if param in settings.get(policy, {}):
-            raise ValueError(f"--set {text!r}: {target} is set twice")
-        settings.setdefault(policy, {})[param] = names(values) if values else ("",)
-    return settings

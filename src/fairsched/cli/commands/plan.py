@@ -63,7 +63,10 @@ def plan(
         routers = tuple(name for name in CLUSTER_POLICIES if name != "aladdin")
     for name in routers:
         router_of(name)
-    settings = _settings(set, ["aladdin", *routers])
+    settings = values.settings_by_name(set, "ROUTER.PARAM=VALUE")
+    for name in settings:
+        if name not in {"aladdin", *routers}:
+            raise unknown("router in --set (it is not among --routers)", name, ["aladdin", *routers])
     writable(json=json)
     folders(report=report)
     sizes = worker_sizes(latency_model, scaled_to=scaled_to, kv_capacity_tokens=kv_capacity_tokens)
@@ -88,17 +91,3 @@ def plan(
     write_figures(json, found.to_dict())
     show(plan_sheet(found), report, json)
     return 0
-
-
-def _settings(texts: tuple[str, ...], known: list[str]) -> dict[str, dict[str, str]]:
-    """Return the parameters of `--set`, by router."""
-    settings: dict[str, dict[str, str]] = {}
-    for text in texts:
-        target, equals, value = text.partition("=")
-        router, dot, param = target.rpartition(".")
-        if not equals or not dot:
-            raise ValueError(f"--set {text!r}: expected ROUTER.PARAM=VALUE")
-        if router not in known:
-            raise unknown("router in --set (it is not among --routers)", router, known)
-        settings.setdefault(router, {})[param] = value
-    return settings

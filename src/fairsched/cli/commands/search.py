@@ -14,6 +14,7 @@ from fairsched.engines.capacity import search as capacity_search
 from fairsched.engines.simulation import latency_model as model_of
 from fairsched.model.latency import LatencyModel
 from fairsched.policies.registry import CLUSTER_POLICIES
+from fairsched.policies.validators import found
 
 SHOWN = 12
 """Rows of the table; the report and the figures have all."""
@@ -41,7 +42,7 @@ def _limits(text: str) -> str | Limits:
     if matched is None or len({multiple for *_, multiple in limits}) > 1:
         raise ValueError(
             f"expected nine-slos, delay or Pn:METRIC=LIMIT,..., METRIC of {', '.join(METRICS)} and LIMIT as 2s, 50ms "
-            f"or 3x, found {values.found(text)}"
+            f"or 3x, found {found(text)}"
         )
     return text, int(matched["percent"]), limits
 

@@ -9,12 +9,12 @@ import attrs
 from fairsched.cli import values
 from fairsched.cli.options import Jobs, ModelOptions, Source, WorkloadOptions, processes
 from fairsched.cli.output import folders, print_files, progress_bar, show, shown, writable, write_figures
-from fairsched.cli.values import found
 from fairsched.engines.analysis import print_lines
 from fairsched.engines.capacity import Traffic, fitting_to, tuning_sheet
 from fairsched.engines.capacity import tune as tuned
 from fairsched.engines.simulation import Cluster
 from fairsched.model.request import Workload
+from fairsched.policies.validators import found
 
 
 def _quanta(text: str) -> tuple[int, int]:
