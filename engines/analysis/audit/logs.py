@@ -49,9 +49,9 @@ def audit_log(
     [('a', 1, 20)]
     """
     if not isinstance(log, access.AccessLog):
-        logged = _event_evidence(log, weights, (columns, skip_malformed, filters), progress)
+        logged = _event_logged(log, weights, (columns, skip_malformed, filters), progress)
         if logged is not None:
-            return findings(logged, starved_after_ns=starved_after_ns, window_ns=window_ns)
+            return findings(logged[0], starved_after_ns=starved_after_ns, window_ns=window_ns)
         log = access.read_access_log(log, columns, skip=skip_malformed, filters=filters, progress=progress)
     evidence = evidence_of(log, _weights(weights or {}, log.clients))
     if len(apart := pools(log)) > 1:
@@ -77,9 +77,9 @@ def audit_models(
     Models on servers of their own do not compete: what one client got of the one is no loss of a client of the other.
     Where a log names no upstreams, every model is taken to have its own.  An event log is of one model.
     """
-    evidence = _event_evidence(path, weights, (columns, skip_malformed, filters), progress)
-    if evidence is not None:
-        evidences = [evidence]
+    logged = _event_logged(path, weights, (columns, skip_malformed, filters), progress)
+    if logged is not None:
+        evidences = [logged[0]]
     else:
         log = access.read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
         weight = dict(zip(log.clients, _weights(weights or {}, log.clients), strict=True))
@@ -89,10 +89,10 @@ def audit_models(
     return tuple(findings(each, starved_after_ns=starved_after_ns, window_ns=window_ns) for each in evidences)
 
 
-def _event_evidence(
+def _event_logged(
     path: access.Paths, weights: Mapping[str, int] | None, reading: Sequence[object], progress: access.Progress | None
-) -> AuditRun | None:
-    """Return the evidence of an event log; None for a log of another kind."""
+) -> tuple[AuditRun, Workload] | None:
+    """Return what event logs show, and the workload that was served; None for a log of another kind."""
     event_logs = event_logs_in(path)
     if not event_logs:
         return None
@@ -100,8 +100,8 @@ def _event_evidence(
         raise ValueError("--clients is for access logs; an event log names its own clients")
     told = _event_logs(event_logs, reading, progress)
     if len(event_logs) == 1:
-        return read_run_log(event_logs[0], policy_if_there, told)[0]
-    return read_gateway_logs(event_logs, policy_if_there, told)[0]
+        return read_run_log(event_logs[0], policy_if_there, told)
+    return read_gateway_logs(event_logs, policy_if_there, told)
 
 
 def pools(log: access.AccessLog) -> list[tuple[str, npt.NDArray[np.bool_]]]:
@@ -136,15 +136,9 @@ def logged_workload(
 
     Raises `ValueError` as `audit` does, and for a log in which no request had an output.
     """
-    event_logs = event_logs_in(path)
-    if event_logs:
-        told = _event_logs(event_logs, (columns, skip_malformed, filters), progress)
-        one = len(event_logs) == 1
-        _, found = (
-            read_run_log(event_logs[0], policy_if_there, told)
-            if one
-            else read_gateway_logs(event_logs, policy_if_there, told)
-        )
+    logged = _event_logged(path, None, (columns, skip_malformed, filters), progress)
+    if logged is not None:
+        found = logged[1]
     else:
         log = access.read_access_log(path, columns, skip=skip_malformed, filters=filters, progress=progress)
         found = workload_of_log(log)
