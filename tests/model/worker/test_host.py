@@ -115,17 +115,6 @@ def test_what_cannot_be() -> None:
             transitions.begin(worker, plan, 0)
 
 
-def test_swapping_in_without_room() -> None:
-    """Memory is promised as at any admission: who does not fit stays on the host."""
-    state, _ = step(running(capacity=24, prompt=Prompt(10)), StepPlan(swap_out=(0,)))
-    state, _ = transitions.arrive(state, Request(1, 0, 0, Prompt(14), 5), 5, 0)
-    state, _ = step(state, admitting(state, 1, 14))
-    plan = admitting(state, 0, 1, swap_in=True)
-    assert violations(plan, state.view(0))
-    with pytest.raises(InfeasiblePlanError, match="request 0 needs 13 tokens and 9 are free"):
-        transitions.begin(state, plan, 0)
-
-
 @pytest.mark.parametrize("leave", [transitions.cancel, transitions.depart])
 @pytest.mark.parametrize("under_way", [False, True])
 def test_who_gives_up_frees_the_host(leave: Callable[[WorkerState, int, int], Step], under_way: bool) -> None:

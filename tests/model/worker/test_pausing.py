@@ -54,21 +54,6 @@ def test_a_pause_by_hand() -> None:
     assert state.free == state.capacity
 
 
-@pytest.mark.parametrize("reserved", [True, False])
-def test_a_pause_keeps_what_the_request_has(reserved: bool) -> None:
-    """KV, place and reservation of a paused request stay, and it takes no more memory while others decode."""
-    state = transitions.step(decoding(2, reserved), StepPlan(), 0)[0]
-    stopped = paused(state, 0)
-    assert (stopped.used, stopped.promised, stopped.free) == (state.used, state.promised, state.free)
-    assert (stopped.view(0).running, stopped.growing) == (2, 0 if reserved else 1)
-    after = transitions.finish(stopped, StepPlan(), 2, 0)[0]
-    assert transitions.kv_tokens(after, 0) == transitions.kv_tokens(state, 0)
-    assert after.used - stopped.used == 2
-    going = transitions.begin(after, StepPlan(resume=(0,)), 0)[0]
-    assert (going.decoding, going.growing, going.used) == (2, 0 if reserved else 2, after.used)
-    worker_invariants.check(going)
-
-
 def _gone(state: WorkerState, how: str) -> Step:
     """What becomes of a worker whose request 0 leaves in this way."""
     if how == "preempt":

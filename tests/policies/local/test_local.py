@@ -4,20 +4,16 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairsched.model import events
 from fairsched.model.events import Admitted, Decoded, Prefilled
 from fairsched.model.plan import Admission
-from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.request import Prompt, Request
 from fairsched.model.serialization import StateError
-from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS, Batching, Chunked, EagerPrefill, IterationLevel, RequestLevel
 from fairsched.policies.catalog import DLPM, FCFS, LPM, VTC, ShortestPromptFirst
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
-from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.registry import LOCAL_POLICIES
 from tests.support.policy_play import Play
 
@@ -132,24 +128,6 @@ def test_fully_cached_prompt_fits_a_worker_that_it_fills() -> None:
 # --- gates ----------------------------------------------------------------------------------------------------------
 
 
-PATIENT = {name: policy for name, policy in LOCAL_POLICIES.items() if not preempts(policy.order)}
-"""Policies in which nobody takes the place of who runs."""
-
-
-@pytest.mark.parametrize("policy", PATIENT.values(), ids=PATIENT)
-def test_admitting_nothing_changes_nothing(policy: ComposedPolicy) -> None:
-    """A decision that admits nobody returns the very state that it was given, even when a refill is due."""
-    if isinstance(policy.gate, DeficitGate):
-        policy = attrs.evolve(policy, gate=DeficitGate(quantum=1))
-    play = Play(attrs.evolve(policy, batching=Chunked()), 20)
-    for client in (0, 1, 1):
-        play.arrive(client, prompt=8, output=4)
-    play.step(2)
-    plan, state = play.policy.decide(play.state, play.worker.view(play.now_ns))
-    assert not plan.admit
-    assert state is play.state
-
-
 def test_weight_before_the_first_request() -> None:
     """A client's weight may be set before it or anybody was seen."""
     for policy in LOCAL_POLICIES.values():
@@ -158,36 +136,6 @@ def test_weight_before_the_first_request() -> None:
         for client in (0, 1, 3):
             play.arrive(client)
         assert sorted(play.admitted()) == [0, 1, 2]
-
-
-@given(
-    st.sampled_from([DLPM(gate=DeficitGate(quantum=8)), VTC()]),
-    st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), min_size=2, max_size=4),
-)
-@settings(max_examples=25)
-def test_weighted_clients_share_in_proportion(
-    policy: ComposedPolicy, weights: tuple[int, int], sizes: list[tuple[int, int]]
-) -> None:
-    """On a worker that two clients keep busy, service divided by weight differs by no more than the bound."""
-    capacity = 24
-    play = Play(policy, capacity)
-    for client, weight in enumerate(weights):
-        play.configure(client, weight)
-    for _ in range(120):
-        for client in range(2):
-            while sum(w.request.client == client for w in play.worker.queue.values()) < 2:
-                prompt, output = sizes[play.count % len(sizes)]
-                play.arrive(client, prompt, output, output_max=6)
-        play.step()
-    clients = tuple(Client(i, str(i), weight) for i, weight in enumerate(weights))
-    bound = policy.guarantee.service_gap_bound(clients, Limits(capacity, 9, 6, 256, True))
-    assert bound is not None
-    service, common = play.service(), weights[0] * weights[1]
-    # Both were served far more than the bound allows to differ, so the shares are the weights'.
-    gap = abs(service[0] * common // weights[0] - service[1] * common // weights[1])
-    assert gap <= bound * common
-    assert service[0] + service[1] > 240
 
 
 # --- batching rules -------------------------------------------------------------------------------------------------
