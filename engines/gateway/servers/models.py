@@ -16,8 +16,8 @@ from fairsched.engines.gateway.openai import MODELS, ForwardedCall
 from fairsched.engines.gateway.servers.target import Upstream
 from fairsched.engines.settings import ConfigError
 
-ASK_SECONDS, NEW_SECONDS = 30.0, 1.0
-"""How often servers are asked, and those of which nothing is known."""
+ASK_SECONDS, NEW_SECONDS = 30, 5
+"""How often servers are asked, and those of which nothing is known; at first each second."""
 ANSWER_SECONDS = 5.0
 LIST_BYTES_MAX = 4 << 20
 CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
@@ -44,13 +44,15 @@ class Models:
         """Ask again and again, until cancelled."""
         self._http, rounds = http, 0
         while True:
-            every = rounds % int(ASK_SECONDS / NEW_SECONDS) == 0
-            asked = [each for each in self._upstreams() if every or each.url not in self._of]
+            new = rounds < NEW_SECONDS or rounds % NEW_SECONDS == 0
+            asked = [
+                each for each in self._upstreams() if rounds % ASK_SECONDS == 0 or (new and each.url not in self._of)
+            ]
             for upstream, found in zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True):
                 if found is not None:
                     self._of[upstream.url] = found
             rounds += 1
-            await asyncio.sleep(NEW_SECONDS)
+            await asyncio.sleep(1.0)
 
     async def _ask(self, upstream: Upstream, key: str | None = None) -> dict[str, Entry] | None:
         """Return what a server lists, to its own key or this one."""
@@ -59,7 +61,9 @@ class Models:
         key = key if upstream.api_key is None else f"Bearer {upstream.api_key}"
         if key is not None:
             headers["Authorization"] = key
-        with suppress(aiohttp.ClientError, OSError, ConfigError, msgspec.DecodeError, KeyError, RecursionError):
+        with suppress(
+            aiohttp.ClientError, OSError, ConfigError, msgspec.DecodeError, LookupError, ValueError, RecursionError
+        ):
             async with (
                 asyncio.timeout(ANSWER_SECONDS),
                 self._http.get(
@@ -71,7 +75,11 @@ class Models:
                     trace_request_ctx=None,
                 ) as answer,
             ):
-                body = await answer.content.read(LIST_BYTES_MAX) if answer.status == 200 else b""
+                body = bytearray()
+                while (
+                    answer.status == 200 and len(body) <= LIST_BYTES_MAX and (chunk := await answer.content.readany())
+                ):
+                    body += chunk
                 return {str(entry["id"]): entry for entry in msgspec.json.decode(body, type=_List).data}
         return None
 

@@ -32,7 +32,7 @@ class Model:
         self.events = events
         self.usage: dict[str, Any] = {"prompt_tokens": 30, "completion_tokens": 200}
         self.answer = answer or {"usage": self.usage}
-        self.models = [{"id": name, "max_model_len": 512} for name in models]
+        self.models: list[dict[str, Any]] = [{"id": name, "max_model_len": 512} for name in models]
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.app = web.Application()
         for path in [endpoint.path for endpoint in GATED]:
@@ -201,6 +201,7 @@ async def test_models_are_those_of_all_servers_and_calls_go_where_theirs_is() ->
     """Each is listed once, for known callers; a call of a model that no server lists goes anywhere.  A model is found
     by its name, with a slash in it or behind it, and by `HEAD`."""
     one, two = Model(models=["a/x", "both"]), Model(models=["b", "both"])
+    one.models[0]["about"] = "x" * 200_000
     async with served(one.app) as first, served(two.app) as second, world(first, second) as here:
         await until(lambda: len(here.gateway.models._of) == 2)
         listed = await here.http.get("/v1/models", headers=USER)
