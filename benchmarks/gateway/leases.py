@@ -23,7 +23,6 @@ from fairsched.engines.gateway import build_account, gateway_policy
 from fairsched.engines.gateway.account import Account, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
 from fairsched.engines.gateway.window.leases import Change, MemoryStore, Store, open_store
-from fairsched.policies.registry import ROUTERS
 
 T = TypeVar("T")
 CLIENTS = ("a", "b", "c", "d")
@@ -66,7 +65,7 @@ async def measured(
 ) -> tuple[list[float], float, float]:
     """Return how long each call waited for a place, CPU seconds a call, and renewals a call."""
     policy = gateway_policy(config, Path("benchmark"))
-    accounts = [build_account(config, policy, ROUTERS[config.router], store=store) for store in stores]
+    accounts = [build_account(config, policy, store=store) for store in stores]
     waits: list[float] = []
 
     async def calls(account: Account, client: str) -> None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         build,
         build_account,
         listening,
-        log_opener,
         serve,
         supervise,
     )
@@ -43,6 +42,6 @@ __all__ = [
     "CLIENT_HEADER", "UNEXPLAINED", "CallError", "CallerNames", "GatewayConfig", "LeasedWindow", "LimitConfig", "Share",
     "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text",
     "build", "build_account", "check_files", "gateway_policy", "hashed_key", "leased_policy", "listening",
-    "log_opener", "quota_lines", "read_config", "request_of", "serve", "sized", "supervise",
+    "quota_lines", "read_config", "request_of", "serve", "sized", "supervise",
     "usage_of", "window_policy", "window_router"
 ]  # fmt: skip

@@ -48,8 +48,12 @@ def window_router(name: str) -> AnyRouter:
 def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
     """Return the policy of a gateway's configuration, which was read from `path`.
 
-    Raises `ConfigError` for one that cannot be used here.
+    Raises `ConfigError` for one that cannot be used here, and for a router that is not there.
     """
+    try:
+        window_router(config.router)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
     try:
         policy = window_policy(config.policy, config.quantum)
     except ValueError as error:

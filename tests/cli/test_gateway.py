@@ -24,7 +24,6 @@ from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.openai import read_call
 from fairsched.engines.gateway.server import reload
 from fairsched.engines.settings import ConfigError
-from fairsched.policies.registry import ROUTERS
 from tests.cli.conftest import Refused
 
 GOLD, FREE = hashed_key("sk-gold"), hashed_key("sk-free")
@@ -51,7 +50,7 @@ def written(folder: Path, text: str = PLAIN) -> Path:
 def built_from(path: Path) -> Gateway:
     """The gateway of a configuration."""
     config = read_config(path)
-    return build(config, gateway_policy(config, path), ROUTERS[config.router])
+    return build(config, gateway_policy(config, path))
 
 
 def account_of(gateway: Gateway) -> Account:
@@ -65,7 +64,7 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     that a client declares beyond it, held for the time that costs as much as an output token, U = 2 * 2000 - 1 + 2 *
     2000."""
     assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
-    assert f"{2 * 4096 * 4 + 7_998 * 5:,} cost units" in capsys.readouterr().out
+    assert f"{2 * 4096 * 4 + 3_998 * 5:,} cost units" in capsys.readouterr().out
 
 
 def test_the_check_needs_no_other_extra(tmp_path: Path) -> None:

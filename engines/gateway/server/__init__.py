@@ -7,7 +7,6 @@ from fairsched.engines.gateway.server.process import (
     build,
     build_account,
     listening,
-    log_opener,
     loop_factory,
     reload,
     serve,
@@ -15,6 +14,6 @@ from fairsched.engines.gateway.server.process import (
 from fairsched.engines.gateway.server.processes import UNEXPLAINED, Spec, supervise
 
 __all__ = [
-    "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "build_account", "listening", "log_opener",
+    "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "build_account", "listening",
     "loop_factory", "processes", "reload", "serve", "sockets_at", "supervise"
 ]  # fmt: skip

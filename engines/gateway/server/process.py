@@ -21,7 +21,7 @@ from fairsched.engines.gateway.config import GatewayConfig, read_config, reloade
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.identity import access_warnings
 from fairsched.engines.gateway.openai import Tokenizer
-from fairsched.engines.gateway.policy import window_terms
+from fairsched.engines.gateway.policy import window_router, window_terms
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.tls import check_files, tls_context
@@ -31,42 +31,11 @@ from fairsched.engines.serving import Document, EventBus, ServingLog
 from fairsched.engines.settings import ConfigError
 from fairsched.model.events import Arrived, Event
 from fairsched.model.request import Client, Job
-from fairsched.policies.base import AnyLocalPolicy, AnyRouter
 from fairsched.policies.gates import AnyLeasedGate, Terms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 
 _log = logging.getLogger("fairsched.gateway")
-
-OpenLog = Callable[[tuple[int, ...], dict[str, object] | None], ServingLog]
-"""Begins a log, for windows of so many tokens and a state that the policy goes on from."""
-
-
-def log_opener(
-    path: Path, config: GatewayConfig, policy: ComposedPolicy, clock: Callable[[], int] = time.time_ns
-) -> OpenLog:
-    """Return what begins the event log of a gateway in this file; `clock` gives nanoseconds since 1970."""
-    lease = None
-    if isinstance(policy.gate, AnyLeasedGate):
-        lease = Terms(policy.gate.lease, policy.gate.holders)
-        policy = attrs.evolve(policy, gate=policy.gate.unshared)
-
-    def opened(windows: tuple[int, ...], state: dict[str, object] | None) -> ServingLog:
-        return ServingLog(
-            path,
-            policy.name,
-            parameters(policy),
-            kv_capacity_tokens=sum(windows),
-            router=config.router,
-            name="gateway",
-            windows=windows,
-            terms=window_terms(config),
-            state=state,
-            lease=lease,
-            begun_ns=clock(),
-        )
-
-    return opened
 
 
 class Recorded:
@@ -103,48 +72,47 @@ class Recorded:
 
 def build(
     config: GatewayConfig,
-    policy: AnyLocalPolicy,
-    router: AnyRouter,
+    policy: ComposedPolicy,
     *,
     shadow: bool = False,
     tokenizer: Tokenizer | None = None,
-    open_log: OpenLog | None = None,
+    log: Path | None = None,
     budgets: Store | None = None,
 ) -> Gateway:
     """Return a gateway of one process (`build_account`)."""
-    account = build_account(config, policy, router, shadow=shadow, open_log=open_log, budgets=budgets)
+    account = build_account(config, policy, shadow=shadow, log=log, budgets=budgets)
     return Gateway(config, account, shadow=shadow, tokenizer=tokenizer)
 
 
 def build_account(
     config: GatewayConfig,
-    policy: AnyLocalPolicy,
-    router: AnyRouter,
+    policy: ComposedPolicy,
     *,
     shadow: bool = False,
-    open_log: OpenLog | None = None,
+    log: Path | None = None,
+    clock: Callable[[], int] = time.time_ns,
     store: Store | None = None,
     budgets: Store | None = None,
 ) -> Account:
-    """Return an account.  Call it in the event loop that is to have it, or before there is one.
+    """Return an account under the configuration's policy (`gateway_policy`).  Call it in the event loop that is to have
+    it, or before there is one.
 
     `store` and `budgets` are used instead of those that the configuration names for leases and for quotas, if it does.
-    `open_log` begins the event log of a gateway whose policy goes on from a state, if it does.  Raises `ConfigError`
-    for debts that cannot be gone on from, and `OSError` where they cannot be kept.
+    `log` is the file of its event log, which says when it began by `clock`, in nanoseconds since 1970.  Raises
+    `ConfigError` for debts that cannot be gone on from, and `OSError` where they cannot be kept.
     """
     shares = [Share(server.window_tokens, server.window_requests) for server in config.servers if not server.resolve]
     debts = None if config.state is None else UsageStore(Path(config.state), policy)
     state = None if debts is None else debts.state
     logs: list[UsageStore | Recorded] = [] if debts is None else [debts]
-    if open_log is not None:
-        # A name that is looked up later begins as one server; the log says when there is more.
-        windows = tuple(server.window_tokens for server in config.servers)
-        logs.append(Recorded(open_log(windows, None if state is None else policy.state_to_json(state))))
+    if log is not None:
+        logs.append(Recorded(_begun_log(log, config, policy, state, clock())))
     listeners = [each.record for each in logs]
     kind: Any = Window if config.store is None else LeasedWindow
+    terms, router = window_terms(config), window_router(config.router)
     account = Account(
         config,
-        kind(policy, router, shares, listeners, state, window_terms(config), config.decision_budget_ms),
+        kind(policy, router, shares, listeners, state, terms, config.decision_budget_ms),
         shadow=shadow,
         clients=() if debts is None else tuple(debts.clients.values()),
         logs=logs,
@@ -155,6 +123,29 @@ def build_account(
         # Last, so that files of debts that cannot be gone on from stay as they are.
         debts.begin(account.window)
     return account
+
+
+def _begun_log(path: Path, config: GatewayConfig, policy: ComposedPolicy, state: Any, begun_ns: int) -> ServingLog:
+    document = None if state is None else policy.state_to_json(state)
+    lease = None
+    if isinstance(policy.gate, AnyLeasedGate):
+        lease = Terms(policy.gate.lease, policy.gate.holders)
+        policy = attrs.evolve(policy, gate=policy.gate.unshared)
+    # A name that is looked up later begins as one server; the log says when there is more.
+    windows = tuple(server.window_tokens for server in config.servers)
+    return ServingLog(
+        path,
+        policy.name,
+        parameters(policy),
+        kv_capacity_tokens=sum(windows),
+        router=config.router,
+        name="gateway",
+        windows=windows,
+        terms=window_terms(config),
+        state=document,
+        lease=lease,
+        begun_ns=begun_ns,
+    )
 
 
 def reload(gateway: Gateway, path: Path, read: Callable[[Path], GatewayConfig] = read_config) -> bool:

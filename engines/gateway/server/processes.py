@@ -36,7 +36,7 @@ from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.config import GatewayConfig, read_config
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.operations import log_to_stderr
-from fairsched.engines.gateway.policy import gateway_policy, window_router
+from fairsched.engines.gateway.policy import gateway_policy
 from fairsched.engines.gateway.server import process
 from fairsched.engines.serving import Document
 from fairsched.engines.settings import ConfigError
@@ -315,11 +315,10 @@ def _beat(said: str = "") -> None:
 def _serve(spec: Spec) -> bool:
     path = Path(spec.config)
     config = spec.read(path)
-    policy, router = gateway_policy(config, path), window_router(config.router)
-    open_log = None if spec.log_part is None else process.log_opener(spec.log_part, config, policy)
+    policy = gateway_policy(config, path)
     module, _, function = (spec.tokenizer or "").partition(":")
     tokenizer: Any = getattr(importlib.import_module(module), function) if module else None
-    gateway = process.build(config, policy, router, shadow=spec.shadow, tokenizer=tokenizer, open_log=open_log)
+    gateway = process.build(config, policy, shadow=spec.shadow, tokenizer=tokenizer, log=spec.log_part)
     gateway.drain = partial(os.kill, os.getppid(), signal.SIGTERM)
     sockets = [socket.socket(fileno=each) for each in spec.sockets]
 

@@ -18,7 +18,6 @@ from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
 from fairsched.engines.gateway.tls import tls_context
 from fairsched.engines.gateway.window.leases import Store
-from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.http import Answered, Caller, served, streamed
 from tests.support.adapters.loops import until
 
@@ -171,7 +170,7 @@ async def world(
     servers = fields.pop("servers", tuple(ServerConfig(url, window_tokens, window_requests) for url in urls))
     config = GatewayConfig(servers, limits=limits, **{**OPEN, **fields})
     policy = gateway_policy(config, Path("test.toml"))
-    gateway = build(config, policy, ROUTERS[config.router], shadow=shadow, budgets=quota_store)
+    gateway = build(config, policy, shadow=shadow, budgets=quota_store)
     connections = Connections(config.limits, None if config.tls is None else tls_context(config.tls))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         await connections.start(application(gateway), [listener])

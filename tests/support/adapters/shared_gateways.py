@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, PickedClient, PickerConfig, PickerLimits
-from fairsched.engines.gateway import Usage, Window, build_account, gateway_policy, log_opener
+from fairsched.engines.gateway import Usage, Window, build_account, gateway_policy
 from fairsched.engines.gateway.account import Account, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
 from fairsched.engines.gateway.window.leases import Change, Leasing, MemoryStore, Store, StoreError
@@ -16,7 +16,6 @@ from fairsched.engines.serving import ClientRegistry
 from fairsched.model.request import Client
 from fairsched.policies.guarantees import SECOND_NS, window_limits
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import ROUTERS
 
 T = TypeVar("T")
 
@@ -186,12 +185,10 @@ class Gateways(Doors[Account]):
         settings = config(_shared(count, store, fields), **others or {})
         policy = gateway_policy(settings, Path("test.toml"))
         lines = [Line(store or MemoryStore()) for _ in range(count)]
-        opened = [
-            None if logs is None else log_opener(logs / f"{i}.log", settings, policy, lambda: 0) for i in range(count)
-        ]
+        paths = [None if logs is None else logs / f"{i}.log" for i in range(count)]
         accounts = [
-            build_account(settings, policy, ROUTERS[settings.router], shadow=shadow, open_log=open_log, store=line)
-            for line, open_log in zip(lines, opened, strict=True)
+            build_account(settings, policy, shadow=shadow, log=path, clock=lambda: 0, store=line)
+            for line, path in zip(lines, paths, strict=True)
         ]
         super().__init__(policy, accounts, lines, _placed)
 

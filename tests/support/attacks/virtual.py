@@ -22,7 +22,6 @@ from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.server import Connections
 from fairsched.engines.gateway.tls import tls_context
 from fairsched.engines.gateway.window.leases import MemoryStore, Store
-from fairsched.policies.registry import ROUTERS
 from tests.support.adapters.loops import VirtualLoop
 from tests.support.attacks.floods import POLITE, Flood, World, polite_client
 from tests.support.attacks.table import Attack
@@ -63,7 +62,7 @@ async def gateway(path: Path, store: Store | None = None) -> AsyncIterator[tuple
     """The gateway of a configuration: its address.  `store` is instead of the one that the configuration names."""
     config = read_config(path)
     sockets = listening(config)
-    made = Gateway(config, build_account(config, gateway_policy(config, path), ROUTERS[config.router], store=store))
+    made = Gateway(config, build_account(config, gateway_policy(config, path), store=store))
     connections = Connections(config.limits, None if config.tls is None else tls_context(config.tls))
     await connections.start(application(made), sockets)
     scheme = "http" if config.tls is None else "https"

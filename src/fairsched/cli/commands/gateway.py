@@ -26,10 +26,7 @@ from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.gateway.operations import log_to_stderr
 from fairsched.engines.settings import ConfigError, Schema, schema_of
 from fairsched.model.request import Client
-from fairsched.policies.base import AnyRouter
 from fairsched.policies.guarantees import window_limits
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import ROUTERS, unknown
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -102,9 +99,7 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
             config = msgspec.structs.replace(config, processes=how.processes)
         except ValueError as error:
             raise ConfigError(f"{path}: {error}") from None
-    policy, router = engines_gateway.gateway_policy(config.of_process(), path), ROUTERS.get(config.router)
-    if router is None:
-        raise ConfigError(f"{path}: {unknown('router', config.router, ROUTERS)}")
+    policy = engines_gateway.gateway_policy(config.of_process(), path)
     writable(report=how.report, log=how.log)
     _check(config, path, how.shadow)
     tokenizer = None if how.tokenizer is None else _imported(how.tokenizer)
@@ -115,7 +110,7 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
             print_lines(console, [f"WARNING: {warning}" for warning in engines_gateway.access_warnings(config)])
         return 0
     # Only here, so that everything above works without the extra.
-    from fairsched.engines.gateway import alone, listening
+    from fairsched.engines.gateway import alone, build, listening, serve
 
     log_to_stderr(how.log_format)
     for warning in engines_gateway.access_warnings(config):
@@ -129,7 +124,8 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
             held.enter_context(lock)
         if config.processes > 1:
             return _run_processes(path, how, config, sockets)
-        broken = _run_process(path, how, config, policy, router, tokenizer, sockets)
+        made = build(config, policy, shadow=how.shadow, tokenizer=tokenizer, log=how.log)
+        broken = serve(made, path, sockets, report=how.report, say=lambda text: print(text, flush=True))
     return unexplained(["the gateway"] if broken else [])
 
 
@@ -147,27 +143,6 @@ def _check(config: engines_gateway.GatewayConfig, path: Path, shadow: bool) -> N
         engines_gateway.CallerNames(config)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _run_process(
-    path: Path,
-    how: _Run,
-    config: engines_gateway.GatewayConfig,
-    policy: ComposedPolicy,
-    router: AnyRouter,
-    tokenizer: Callable[[str], int] | None,
-    sockets: list[socket.socket],
-) -> bool:
-    from fairsched.engines.gateway import build, log_opener, serve
-
-    open_log = None if how.log is None else log_opener(how.log, config, policy)
-    return serve(
-        build(config, policy, router, shadow=how.shadow, tokenizer=tokenizer, open_log=open_log),
-        path,
-        sockets,
-        report=how.report,
-        say=lambda text: print(text, flush=True),
-    )
 
 
 def _run_processes(path: Path, how: _Run, config: engines_gateway.GatewayConfig, sockets: list[socket.socket]) -> int:

@@ -19,7 +19,7 @@ from fairsched.engines.gateway.window import LeasedWindow
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore
 from fairsched.engines.settings import ConfigError
 from tests.support.adapters.loops import in_loop, in_virtual_time, until
-from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, WEIGHTS, WINDOW, Gateways, Pickers, config
+from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, QUANTUM, WEIGHTS, WINDOW, Gateways, Pickers, config
 
 KEY = "fairsched.default.account"
 Kind = type[Gateways] | type[Pickers]
@@ -502,7 +502,8 @@ def test_the_check_says_which_bounds_are_of_all_gateways() -> None:
 
     (alone, of_one), (each, of_two) = said(None), said(StoreConfig("file:///nowhere", gateways=2))
     assert each == alone.replace("two clients of acme that", "two clients of acme at one gateway that") != alone
-    assert of_two > 1.9 * of_one
+    # By weights of 4 and 1: what another gateway charges after it let a call in, and its lease.
+    assert of_two == of_one + (4 + 1) * (4 * WINDOW - 2 + QUANTUM)
 
 
 @in_virtual_time
