@@ -105,7 +105,11 @@ def test_a_closed_form_is_not_inherited_beside_another_kernel() -> None:
     gate, heads = LastFirst(), np.array([7, 3])
     state = gate.joined(gate.joined(gate.init(), 0, heads[:0], False), 1, heads[:1], False)
     assert gate.begin(state, heads).choose(heads) == 1
-    assert type("Free", (DeficitGate,), {"decode_q": staticmethod(_divides)}).sparse is False
+
+    class Free(DeficitGate):
+        decode_q = staticmethod(_divides)
+
+    assert not Free.sparse
 
 
 @pytest.mark.parametrize(
