@@ -27,7 +27,7 @@ from fairsched.policies.base import Limits
 from fairsched.policies.gates import KernelGate
 from fairsched.verify import events
 from fairsched.verify import logic as v
-from fairsched.verify.fast_paths import PROVED, fast_claims
+from fairsched.verify.events import PROVED, fast_claims
 from fairsched.verify.logic import Clause, World, implies, same, spread
 
 __all__ = [

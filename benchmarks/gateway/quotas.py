@@ -13,7 +13,7 @@ from pathlib import Path
 from fairsched.engines.gateway import config
 from fairsched.engines.gateway.account.quota import Budgets
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore, Store, open_store
-from fairsched.policies.gates.quota import NOTHING, Spent
+from fairsched.policies.guarantees.quota import NOTHING, Spent
 
 CALLS = 1_000
 WARM = 50

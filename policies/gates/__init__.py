@@ -10,7 +10,6 @@ from fairsched.policies.gates import (
     hierarchical,
     in_batch,
     leased,
-    quota,
     shared,
 )
 from fairsched.policies.gates.authoring import (
@@ -56,22 +55,6 @@ from fairsched.policies.gates.leased import (
     on_lease,
     renewed,
 )
-from fairsched.policies.gates.quota import (
-    NOTHING,
-    WINDOWS,
-    Answer,
-    Budget,
-    End,
-    Ledger,
-    Operation,
-    Quota,
-    Refused,
-    Reserve,
-    Reserved,
-    Spent,
-    advanced,
-    changed,
-)
 from fairsched.policies.gates.shared import (
     S_GAP,
     S_U_DECODE,
@@ -82,13 +65,12 @@ from fairsched.policies.gates.shared import (
 )
 
 __all__ = [
-    "BAND_INT64", "COMMON_MAX", "COUNTER_MAX", "EVENTS", "LEASE_THEOREMS", "L_INT64", "NOTHING", "PERCENT", "S_GAP",
-    "S_U_DECODE", "S_U_PREFILL", "V_43", "V_INT64", "V_TOTAL", "WINDOWS", "AdmissionTransaction", "Answer", "AnyGate",
-    "AnyLeasedGate", "BandGate", "BoundTerms", "BoundedGate", "Budget", "Calls", "Cautions", "CounterGate",
-    "CounterState", "DeficitGate", "DeficitState", "End", "Gate", "GateInterpreter", "GlobalDeficitGate",
-    "HierarchicalGate", "HierarchicalState", "InBatchGate", "Kernel", "KernelAdmissions", "KernelFault", "KernelGate",
-    "LeaseError", "LeasedDeficits", "LeasedGate", "LeasedTree", "Ledger", "OpenGate", "Operation", "Quota", "Refused",
-    "Renewal", "Renewed", "Reserve", "Reserved", "SharedAccount", "Spent", "Terms", "advanced", "bands", "call",
-    "changed", "counter", "credit_ledger", "decode_charge_max", "deficit", "hierarchical", "in_batch", "interpreter",
-    "leased", "left", "on_lease", "parameters", "prefill_charge_max", "quota", "renewed", "shared"
+    "BAND_INT64", "COMMON_MAX", "COUNTER_MAX", "EVENTS", "LEASE_THEOREMS", "L_INT64", "PERCENT", "S_GAP", "S_U_DECODE",
+    "S_U_PREFILL", "V_43", "V_INT64", "V_TOTAL", "AdmissionTransaction", "AnyGate", "AnyLeasedGate", "BandGate",
+    "BoundTerms", "BoundedGate", "Calls", "Cautions", "CounterGate", "CounterState", "DeficitGate", "DeficitState",
+    "Gate", "GateInterpreter", "GlobalDeficitGate", "HierarchicalGate", "HierarchicalState", "InBatchGate", "Kernel",
+    "KernelAdmissions", "KernelFault", "KernelGate", "LeaseError", "LeasedDeficits", "LeasedGate", "LeasedTree",
+    "OpenGate", "Renewal", "Renewed", "SharedAccount", "Terms", "bands", "call", "counter", "credit_ledger",
+    "decode_charge_max", "deficit", "hierarchical", "in_batch", "interpreter", "leased", "left", "on_lease",
+    "parameters", "prefill_charge_max", "renewed", "shared"
 ]  # fmt: skip

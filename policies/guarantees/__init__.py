@@ -1,7 +1,26 @@
-"""What a configuration promises, and the monitor that holds a gate to it. Read `guarantee` first."""
+"""What a configuration promises, the monitor that holds a gate to it, and budgets that no call exceeds (`quota`). Read
+`guarantee` first.
+"""
 
+from fairsched.policies.guarantees import quota
 from fairsched.policies.guarantees.gate_monitor import GateMonitor
 from fairsched.policies.guarantees.guarantee import GateGuarantee, bound_terms, wait_bound_cost
+from fairsched.policies.guarantees.quota import (
+    NOTHING,
+    WINDOWS,
+    Answer,
+    Budget,
+    End,
+    Ledger,
+    Operation,
+    Quota,
+    Refused,
+    Reserve,
+    Reserved,
+    Spent,
+    advanced,
+    changed,
+)
 from fairsched.policies.guarantees.reservations import Reservations
 from fairsched.policies.guarantees.seconds import SECONDS_THEOREMS, T_WAIT, Pace, WorstWait
 from fairsched.policies.guarantees.window import (
@@ -17,7 +36,8 @@ from fairsched.policies.guarantees.window import (
 )
 
 __all__ = [
-    "SECONDS_THEOREMS", "SECOND_NS", "T_WAIT", "GateGuarantee", "GateMonitor", "Pace", "Reservations", "WindowTerms",
-    "WorstWait", "bound_terms", "charged_at_once", "grown_outputs", "held_tokens", "hold_units", "reserved_outputs",
-    "room_needed", "wait_bound_cost", "window_limits"
+    "NOTHING", "SECONDS_THEOREMS", "SECOND_NS", "T_WAIT", "WINDOWS", "Answer", "Budget", "End", "GateGuarantee",
+    "GateMonitor", "Ledger", "Operation", "Pace", "Quota", "Refused", "Reservations", "Reserve", "Reserved", "Spent",
+    "WindowTerms", "WorstWait", "advanced", "bound_terms", "changed", "charged_at_once", "grown_outputs", "held_tokens",
+    "hold_units", "quota", "reserved_outputs", "room_needed", "wait_bound_cost", "window_limits"
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
 from fairsched.policies.gates import CounterGate, DeficitGate, Kernel, KernelGate, counter, deficit
 from fairsched.verify.authoring import FairGate
-from fairsched.verify.fast_paths import fast_claims
+from fairsched.verify.events import fast_claims
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.proofs.gates.deficit import KNOWN
 from fairsched.verify.solvers import Proved, prove

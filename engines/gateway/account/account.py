@@ -26,8 +26,7 @@ from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import SEAT
 from fairsched.engines.settings import ConfigError
 from fairsched.model.request import GROUPS_MAX, Client
-from fairsched.policies.gates import NOTHING, Spent
-from fairsched.policies.guarantees import SECOND_NS
+from fairsched.policies.guarantees import NOTHING, SECOND_NS, Spent
 
 _log = logging.getLogger("fairsched.gateway")
 

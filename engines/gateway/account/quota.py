@@ -29,8 +29,9 @@ from fairsched.engines.gateway.openai import INSUFFICIENT, CallError
 from fairsched.engines.gateway.window.leases import MemoryStore, Store, StoreError, open_store
 from fairsched.engines.serving import ClientLabels, Document, Sample
 from fairsched.model.request import Client
-from fairsched.policies.gates import (
+from fairsched.policies.guarantees import (
     NOTHING,
+    SECOND_NS,
     WINDOWS,
     Answer,
     Budget,
@@ -45,7 +46,6 @@ from fairsched.policies.gates import (
     advanced,
     changed,
 )
-from fairsched.policies.guarantees import SECOND_NS
 
 T = TypeVar("T")
 

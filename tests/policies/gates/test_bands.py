@@ -12,7 +12,6 @@ from fairsched.model.pricing import Rates, price
 from fairsched.model.serialization import to_json
 from fairsched.policies.gates import BandGate
 from fairsched.policies.gates.bands import Bands
-from fairsched.verify.conformance.gate_holds import check_choice_holds
 
 RATES = Rates(1, 2)
 BANDS = "high:60,middle:30,low:10"
@@ -204,21 +203,3 @@ def test_the_state_is_what_the_kernels_make(full_budget: bool) -> None:
     let in."""
     for seed in range(200 if full_budget else 6):
         random_world(seed)
-
-
-@pytest.mark.parametrize("kept", [0, 15])
-def test_a_choice_holds_for_as_long_as_the_gate_says(kept: int) -> None:
-    """In drawn worlds, whichever clients decode: until then the same client is let in, or none."""
-    for seed in range(12):
-        random = Random(seed)
-        world = World(BandGate(RATES, 10, BANDS, kept), ["high", "middle", "low", "low", "middle"])
-        for _ in range(30):
-            for client in random.sample(range(5), random.randrange(3)):
-                world.arrive(client)
-            world.admit(random.randrange(1, 30))
-            known = np.flatnonzero(sum(own.known for own in world.state.inside)).tolist()
-            clients = sorted(random.sample(known, random.randrange(1, len(known) + 1))) if known else []
-            counts = [random.randrange(1, 4) for _ in clients]
-            if clients and world.waiting:
-                check_choice_holds(world.gate, world.state, world.heads, tuple(clients), tuple(counts))
-            world.decode(dict(zip(clients, counts, strict=True)))

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from fairsched.engines.gateway import read_config
 from fairsched.engines.gateway.account.quota import Budgets, _decoded
 from fairsched.engines.gateway.window.leases import MemoryStore
-from fairsched.policies.gates.quota import WINDOWS, Ledger
+from fairsched.policies.guarantees.quota import WINDOWS, Ledger
 from tests.support.faults.gateway_faults import TIMEOUT_SECONDS
 from tests.support.faults.gateway_world import CALLERS, OUTPUT, PROMPT, RESERVED, Quotas, World
 

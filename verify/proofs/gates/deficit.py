@@ -571,35 +571,34 @@ def _change_gap_within(o: Algebra, w: v.World) -> v.Term:
     return (service_g - service_f <= bound + cut_f) & (service_f - service_g <= bound + cut_g)
 
 
+def interval_claims(
+    theorems: tuple[th.Theorem, th.Theorem, th.Theorem],
+    one: v.System,
+    pair: v.System,
+    starts: tuple[v.Clause, ...],
+    balance: tuple[v.Clause, ...],
+) -> tuple[v.Claim, ...]:
+    """Return the claims about f and g that both wait, f that waits beside any g, and both with any quanta."""
+    gap, lag, weighted = theorems
+    within = v.Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", gap_within)
+    behind = v.Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", no_less_than_g)
+    weighed = v.Clause("|Q_g W_f - Q_f W_g| <= bound", weighted_gap_within)
+    rows = (
+        (gap, pair.with_laws(EQUAL), v.Clause("P_f = P_g", same_credit), within),
+        (lag, one.with_laws(EQUAL), v.Clause("P_f >= P_g", at_least_as_much_credit), behind),
+        (weighted, pair, v.Clause("P_f Q_g = P_g Q_f", same_rounds), weighed),
+    )
+    return tuple(v.Claim(theorem, of, starts, (*balance, joint), (clause,)) for theorem, of, joint, clause in rows)
+
+
 def claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
     """The theorems about the gate whose kernel functions are `kernel`'s."""
-    alone, one = deficit_system(kernel), deficit_system(kernel, backlogged=("f",))
-    pair = deficit_system(kernel, backlogged=("f", "g"))
-
-    def over_interval(theorem: th.Theorem, of: v.System, joint: v.Clause, *conclusions: v.Clause) -> v.Claim:
-        return v.Claim(theorem, of, INTERVAL_STARTS, (*BALANCE, joint), conclusions)
-
+    alone, one, pair = (deficit_system(kernel, backlogged=clients) for clients in ((), ("f",), ("f", "g")))
+    theorems = (deficit.D_41, deficit.D_42, deficit.D_WEIGHTED)
     return (
         v.Claim(deficit.D_RANGE, alone, NOTHING_YET, RANGE, (IN_RANGE,)),
         v.Claim(deficit.D_A1, alone, INTERVAL_STARTS, BALANCE, (v.Clause("|P - W| <= Q + U - 1 + B", _net),)),
-        over_interval(
-            deficit.D_41,
-            pair.with_laws(EQUAL),
-            v.Clause("P_f = P_g", same_credit),
-            v.Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", gap_within),
-        ),
-        over_interval(
-            deficit.D_42,
-            one.with_laws(EQUAL),
-            v.Clause("P_f >= P_g", at_least_as_much_credit),
-            v.Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", no_less_than_g),
-        ),
-        over_interval(
-            deficit.D_WEIGHTED,
-            pair,
-            v.Clause("P_f Q_g = P_g Q_f", same_rounds),
-            v.Clause("|Q_g W_f - Q_f W_g| <= bound", weighted_gap_within),
-        ),
+        *interval_claims(theorems, one, pair, INTERVAL_STARTS, BALANCE),
         *_rejoin_claims(kernel),
         _work_conserved(kernel),
         _latency(kernel),

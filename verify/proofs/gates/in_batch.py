@@ -101,31 +101,11 @@ _BALANCE = (*RANGE, _BEGAN, plain.BALANCED)
 
 
 def _intervals(kernel: v.Functions) -> tuple[v.Claim, ...]:
-    one, pair = (in_batch_system(kernel, backlogged=clients) for clients in (("f",), ("f", "g")))
-
-    def over_interval(theorem: th.Theorem, of: v.System, joint: v.Clause, *conclusions: v.Clause) -> v.Claim:
-        return v.Claim(theorem, of, _STARTS, (*_BALANCE, joint), conclusions)
-
+    alone, one, pair = (in_batch_system(kernel, backlogged=clients) for clients in ((), ("f",), ("f", "g")))
+    theorems = (in_batch.D_PAUSE_GAP, in_batch.D_PAUSE_LAG, in_batch.D_PAUSE_WEIGHTED)
     return (
-        v.Claim(in_batch.D_PAUSE_RANGE, in_batch_system(kernel), plain.NOTHING_YET, RANGE, (plain.IN_RANGE,)),
-        over_interval(
-            in_batch.D_PAUSE_GAP,
-            pair.with_laws(plain.EQUAL),
-            v.Clause("P_f = P_g", plain.same_credit),
-            v.Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", plain.gap_within),
-        ),
-        over_interval(
-            in_batch.D_PAUSE_LAG,
-            one.with_laws(plain.EQUAL),
-            v.Clause("P_f >= P_g", plain.at_least_as_much_credit),
-            v.Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", plain.no_less_than_g),
-        ),
-        over_interval(
-            in_batch.D_PAUSE_WEIGHTED,
-            pair,
-            v.Clause("P_f Q_g = P_g Q_f", plain.same_rounds),
-            v.Clause("|Q_g W_f - Q_f W_g| <= bound", plain.weighted_gap_within),
-        ),
+        v.Claim(in_batch.D_PAUSE_RANGE, alone, plain.NOTHING_YET, RANGE, (plain.IN_RANGE,)),
+        *plain.interval_claims(theorems, one, pair, _STARTS, _BALANCE),
         _debt_claim(kernel),
     )
 

@@ -30,8 +30,7 @@ BOTH = (True, True)
 class _Run:
     """Two clients at two holders; each method adds the steps of what happens."""
 
-    def __init__(self, kernel: v.Functions = leases, gate: v.Functions = deficit) -> None:
-        self.kernel, self.gate = kernel, gate
+    def __init__(self) -> None:
         self.steps: list[v.RunStep] = [("arrive", {"p": client}) for client in (F, G)]
         self.q = ExactVector((0, 0))
         self.d = [ExactVector((0, 0)) for _ in range(HOLDERS)]
@@ -44,16 +43,16 @@ class _Run:
         """All that the holder has goes back, and of the clients that ask it is lent what there is."""
         asking = tuple(client in asks for client in (F, G))
         self._add("a holder's balances are moved", holder, asks=asking)
-        pool = self.kernel.pooled(EXACT, self.q, self.d[holder])
-        self.d[holder] = self.kernel.leased(EXACT, pool, self.d[holder], ExactVector(asking), LEASE)
-        self.q = self.kernel.left_over(EXACT, pool, self.d[holder])
+        pool = leases.pooled(EXACT, self.q, self.d[holder])
+        self.d[holder] = leases.leased(EXACT, pool, self.d[holder], ExactVector(asking), LEASE)
+        self.q = leases.left_over(EXACT, pool, self.d[holder])
 
     def round(self, holder: int) -> None:
         """The account gives credit when this holder renews."""
         self._add("a round", holder, told=BOTH)
-        pool = self.kernel.pooled(EXACT, self.q, self.d[holder])
+        pool = leases.pooled(EXACT, self.q, self.d[holder])
         both = ExactVector(BOTH)
-        topped = self.gate.refill(EXACT, pool, both, both, ExactVector((QUANTUM, QUANTUM)))
+        topped = deficit.refill(EXACT, pool, both, both, ExactVector((QUANTUM, QUANTUM)))
         self.q = self.q + (topped - pool)
 
     def spend(self, holder: int, client: int) -> None:
@@ -63,11 +62,11 @@ class _Run:
             chosen = {"here": BOTH, "ready": BOTH, "score": v.one(2, client, 1)}
             others = tuple(i == client for i in (F, G))
             self._add("admit", holder, **{**chosen, "ready": others}, x=1, r=OUTPUT)
-            self.d[holder] = self.gate.admit(EXACT, self.d[holder], client, 1)
+            self.d[holder] = deficit.admit(EXACT, self.d[holder], client, 1)
             if whole:
                 charge = v.one(2, client, OUTPUT)
                 self._add("decode", holder, c=charge)
-                self.d[holder] = self.gate.decode(EXACT, self.d[holder], ExactVector(charge))
+                self.d[holder] = deficit.decode(EXACT, self.d[holder], ExactVector(charge))
             else:
                 self._add("finish", p=client, x=OUTPUT)
 

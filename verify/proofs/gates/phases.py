@@ -9,7 +9,7 @@ S-prefill is about the deficit gate of prefill workers, behind which decode work
 known of them is how much a request may still decode.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -57,10 +57,6 @@ def _in_phase(event: v.Event, service: str) -> v.Event:
     return attrs.evolve(event, name=f"{event.name} {_PHASES[service]}", step=step)
 
 
-def _charges(event: v.Event) -> bool:
-    return event.name not in _UNCHARGED
-
-
 _UNCHARGED = frozenset(
     {
         *("arrive at a worker", "arrive as printed, at zero", "leave a worker's queue", "preempt"),
@@ -75,7 +71,7 @@ def split_system(kernel: v.Functions = global_deficit, gate: v.Functions = defic
     events = [
         split
         for event in whole.events
-        for split in ((_in_phase(event, "S"), _in_phase(event, "T")) if _charges(event) else (event,))
+        for split in ((event,) if event.name in _UNCHARGED else (_in_phase(event, "S"), _in_phase(event, "T")))
     ]
     named = {event.name: event for event in events}
     arrives, leaves = named["arrive at a worker"], named["finish"]
@@ -358,26 +354,20 @@ class _Sharing(WorkerPlay):
         self._credit = credit
 
     def decide(self, now_ns: int) -> Any:
-        self._check_out()
-        plan = super().decide(now_ns)
-        self._commit()
-        return plan
+        return self._shared(super().decide, now_ns)
 
     def follow(self, done: transitions.Step, decided: bool = False) -> list[Event]:
-        self._check_out()
-        events = super().follow(done, decided)
-        self._commit()
+        events: list[Event] = self._shared(super().follow, done, decided)
         return events
 
-    def _check_out(self) -> None:
+    def _shared(self, act: Callable[..., Any], *seen: Any) -> Any:
         sharing = self.policy.shared_credit
-        if sharing is not None:
-            self.state = sharing.checkout(self.state, self._credit[0], self.worker.worker)
-
-    def _commit(self) -> None:
-        sharing = self.policy.shared_credit
-        if sharing is not None:
-            self._credit[0] = sharing.commit(self._credit[0], self.state, self.worker.worker)
+        if sharing is None:
+            return act(*seen)
+        self.state = sharing.checkout(self.state, self._credit[0], self.worker.worker)
+        done = act(*seen)
+        self._credit[0] = sharing.commit(self._credit[0], self.state, self.worker.worker)
+        return done
 
 
 class Split:
@@ -461,16 +451,12 @@ def bound_cost(gates: Gates) -> int:
     prefill, decode = POLICIES[gates]
     limits = prefill.guarantee.limits(CAPACITY, CAPACITY)
     if gates == "shared":
-        limits = type(limits)(**{**_fields(limits), "workers": 2, "prefill_workers": 1})
+        limits = attrs.evolve(limits, workers=2, prefill_workers=1)
         shared = prefill.guarantee.service_gap_bound(PAIR, limits)
         assert shared is not None
         return shared
     bounds = [policy.guarantee.service_gap_bound(PAIR, limits) for policy in (prefill, decode)]
     return sum(bound or 0 for bound in bounds)
-
-
-def _fields(limits: Any) -> dict[str, Any]:
-    return {name: getattr(limits, name) for name in type(limits).__annotations__}
 
 
 def gap_max(w: SimpleNamespace) -> int | None:

@@ -91,42 +91,32 @@ def _own_refill(gate: v.Functions, gift: str | None) -> v.Event:
     )
 
 
-@attrs.frozen
-class _Cluster:
-    """The shared gate; `kernel` has what is its own, `gate` the deficit gate's functions.
+def cluster_system(
+    kernel: v.Functions,
+    gate: v.Functions,
+    backlogged: tuple[str, ...],
+    *,
+    stale: bool = False,
+    gift: str | None = None,
+) -> v.System:
+    """The shared gate over an interval in which `backlogged` wait anywhere: what may happen to the deficit gate's
+    clients, and what is the cluster's own; `kernel` has what is its own, `gate` the deficit gate's functions.
 
     With `stale` every decision and charge starts from a copy that is ahead.  `gift` names the ghost that counts what
     workers give on their own (None: that happens only if GlobalRefill is dropped).
     """
-
-    kernel: v.Functions
-    gate: v.Functions
-    backlogged: tuple[str, ...]
-    stale: bool
-    gift: str | None
-
-    def system(self, *laws: v.Need) -> v.System:
-        """What may happen to the deficit gate's clients, and what is the cluster's own."""
-        alone = deficit_proofs.deficit_system(self.gate, backlogged=self.backlogged)
-        kept = {event.name: event for event in alone.events}
-        both = ("refill", "admit", "admit past the gate", "decode", "correct", "refund")
-        charges = [*(kept[name] for name in both), _own_refill(self.gate, self.gift)]
-        if self.stale:
-            charges = list(map(_from_a_copy, charges))
-        ghosts = {"G": v.VECTOR} if self.gift == "G" else {}
-        return v.System(
-            "deficit gate of a cluster",
-            {**alone.parameters, **({"S": v.SCALAR} if self.stale else {})},
-            (*alone.laws, *((v.Need(lambda o, w: w.S >= 0),) if self.stale else ()), *laws),
-            {**v.vectors("q", "places", "R", "K", "W", "P"), "known": v.MASK, **ghosts},
-            (*_queues(self.kernel, self.gate), kept["finish"], *charges),
-            derived={"queued": lambda o, w: self.kernel.waits(o, w.places)},
-        )
-
-
-def cluster_system(kernel: v.Functions, gate: v.Functions, backlogged: tuple[str, ...]) -> v.System:
-    """The shared gate with refills of all clients, over an interval in which `backlogged` wait anywhere."""
-    return _Cluster(kernel, gate, backlogged, stale=False, gift=None).system()
+    alone = deficit_proofs.deficit_system(gate, backlogged=backlogged)
+    kept = {event.name: event for event in alone.events}
+    both = ("refill", "admit", "admit past the gate", "decode", "correct", "refund")
+    charges = [*(kept[name] for name in both), _own_refill(gate, gift)]
+    return v.System(
+        "deficit gate of a cluster",
+        {**alone.parameters, **(v.scalars("S") if stale else {})},
+        (*alone.laws, *((v.Need(lambda o, w: w.S >= 0),) if stale else ())),
+        {**v.vectors("q", "places", "R", "K", "W", "P"), "known": v.MASK, **(v.vectors("G") if gift == "G" else {})},
+        (*_queues(kernel, gate), kept["finish"], *(map(_from_a_copy, charges) if stale else charges)),
+        derived={"queued": lambda o, w: kernel.waits(o, w.places)},
+    )
 
 
 def same_truth(o: Algebra, a: v.Term, b: v.Term) -> v.Term:
@@ -183,21 +173,17 @@ def _stale_gap(o: Algebra, w: v.World) -> v.Term:
     return (service_f - service_g <= bound) & (service_g - service_f <= bound)
 
 
-def _interval(theorem: th.Theorem, cluster: _Cluster, joint: v.Clause, *conclusions: v.Clause) -> v.Claim:
-    balance = _BALANCE_WITH_GIFTS if cluster.gift == "G" else _BALANCE
-    ghosts = ("G",) if cluster.gift == "G" else ()
-    return v.Claim(
-        theorem,
-        cluster.system(deficit_proofs.EQUAL),
-        starts(cluster.stale, *ghosts),
-        (*range_of(cluster.stale), balance, joint),
-        conclusions,
-    )
+def _interval(
+    theorem: th.Theorem, cluster: v.System, joint: v.Clause, conclusion: v.Clause, *, stale: bool = False
+) -> v.Claim:
+    ghosts = ("G",) if "G" in cluster.fields else ()
+    kept = (*range_of(stale), _BALANCE_WITH_GIFTS if ghosts else _BALANCE, joint)
+    return v.Claim(theorem, cluster.with_laws(deficit_proofs.EQUAL), starts(stale, *ghosts), kept, (conclusion,))
 
 
 def _steal(kernel: v.Functions, gate: v.Functions) -> v.Claim:
     """A worker that may take any waiting request is one for which every waiting client is ready."""
-    alone = _Cluster(kernel, gate, (), False, "P").system()
+    alone = cluster_system(kernel, gate, (), gift="P")
 
     def waiting(o: Algebra, w: v.World) -> v.Term:
         return kernel.waits(o, w.places)
@@ -401,32 +387,20 @@ def claims(
     """The claims about the kernel functions of `kernel`, and of `gate` as the cluster runs them."""
     within = v.Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", deficit_proofs.gap_within)
     lag = v.Clause("P_f >= P_g", deficit_proofs.at_least_as_much_credit)
-    pair = partial(_Cluster, kernel, gate, ("f", "g"))
+    behind = v.Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", deficit_proofs.no_less_than_g)
+    beside = v.Clause("|W - G of f and g| <= bound", _beside_gifts)
+    later = v.Clause("|W_f - W_g| <= 2(Q + U + S - 1) + B_f + B_g", _stale_gap)
+    pair = partial(cluster_system, kernel, gate, ("f", "g"))
     return (
         _memory(),
         _places(kernel),
         *_ledger_claims(ledger),
-        _interval(shared.D2_GLOBAL, pair(stale=False, gift=None), _SAME, within),
-        _interval(
-            shared.D2_LAG,
-            _Cluster(kernel, gate, ("f",), stale=False, gift=None),
-            lag,
-            v.Clause("W_g - W_f <= 2(Q + U - 1) + B_f + B_g", deficit_proofs.no_less_than_g),
-        ),
+        _interval(shared.D2_GLOBAL, pair(), _SAME, within),
+        _interval(shared.D2_LAG, cluster_system(kernel, gate, ("f",)), lag, behind),
         _steal(kernel, gate),
-        _interval(
-            shared.D2_GIFT,
-            pair(stale=False, gift="G"),
-            _SAME,
-            v.Clause("|W - G of f and g| <= bound", _beside_gifts),
-        ),
-        _interval(shared.D2_TOGETHER, pair(stale=False, gift="P"), _SAME, within),
-        _interval(
-            shared.D2_STALE,
-            pair(stale=True, gift=None),
-            _SAME,
-            v.Clause("|W_f - W_g| <= 2(Q + U + S - 1) + B_f + B_g", _stale_gap),
-        ),
+        _interval(shared.D2_GIFT, pair(gift="G"), _SAME, beside),
+        _interval(shared.D2_TOGETHER, pair(gift="P"), _SAME, within),
+        _interval(shared.D2_STALE, pair(stale=True), _SAME, later, stale=True),
     )
 
 

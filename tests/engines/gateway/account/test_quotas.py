@@ -19,7 +19,7 @@ from fairsched.engines.gateway.config import (
     QuotasConfig,
 )
 from fairsched.engines.gateway.window.leases import FileStore, MemoryStore, Store
-from fairsched.policies.gates.quota import DAY_NS, MINUTE_NS
+from fairsched.policies.guarantees.quota import DAY_NS, MINUTE_NS
 from tests.engines.serving.test_metrics import sample, samples_of
 from tests.support.adapters.gateway_scenarios import Fake, World, dying, faked, world
 from tests.support.adapters.http import LOST, Answered

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.policies.gates import quota
+from fairsched.policies.guarantees import quota
 from fairsched.verify.logic import with_names
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
