@@ -37,7 +37,7 @@ __all__ = [
 Shares = Callable[[Algebra, World], tuple[v.Term, v.Term]]
 """What a unit of service of f, and of g, counts for."""
 
-_OWN = {"queued": v.Kind.MASK, "was": v.Kind.MASK, "last": v.Kind.POINT, "R": v.Kind.VECTOR, "W": v.Kind.VECTOR}
+_OWN = {"queued": v.MASK, "was": v.MASK, "last": v.POINT, "R": v.VECTOR, "W": v.VECTOR}
 _FITS = (events.NOT_NEGATIVE, events.MORE, events.FITS)
 _RESERVE = Clause("0 <= R <= U", lambda o, w: (w.R >= 0) & (w.R <= w.U))
 
@@ -252,21 +252,14 @@ def _empty(gate: type[FairGate]) -> tuple[Clause, ...]:
 def _waiting_only(gate: type[FairGate], source: str) -> v.Claim:
     """The client that `choose` lets in waits: otherwise there is nothing to admit."""
     of = events.declared(gate)
-    seen = {**dict.fromkeys((*gate.state, *gate.per_weight, *gate.over_weight), v.Kind.VECTOR), **of.seen}
-    facts = {**seen, **dict.fromkeys(gate.constants, v.Kind.SCALAR), "queued_now": v.Kind.MASK, "last": v.Kind.POINT}
-
-    def choose(o: Algebra, w: World) -> v.Written:
-        now = World(**{**vars(w), "queued": w.queued_now})
-        return {"queued": w.queued_now, "served": of.call(gate.choose, o, now)}
-
-    waits = Clause("who is let in waits", lambda o, w: o.pick(w.queued, w.served, True))
-    theorem = Theorem("gate", "only waiting clients are let in", source, ())
+    seen = {**v.vectors(*gate.state, *gate.per_weight, *gate.over_weight), **of.seen, **v.scalars(*gate.constants)}
     return v.one_step(
-        theorem,
+        Theorem("gate", "only waiting clients are let in", source, ()),
         f"{gate.__name__}, its choice",
-        {"queued": v.Kind.MASK, "served": v.Kind.POINT},
-        v.Event("choose", choose, facts, kernels=(gate.choose,)),
-        (waits,),
+        {"served": v.POINT},
+        v.Event("choose", lambda o, w: {"served": of.choice(o, w)}, kernels=(gate.choose,)),
+        (Clause("who is let in waits", lambda o, w: o.pick(w.queued, w.served, True)),),
+        parameters={**seen, "queued": v.MASK, "last": v.POINT},
     )
 
 
@@ -317,7 +310,7 @@ def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> 
     With `gives_back` service may be less than what was charged, unless NothingRefunded is assumed.
     """
 
-    at_start = {f"{name}0": v.Kind.VECTOR for name in gate.state}
+    at_start = {f"{name}0": v.VECTOR for name in gate.state}
     laws = [v.Need(lambda o, w: w.U >= 1), v.Need(lambda o, w: o.exists(w.f) & o.exists(w.g))]
     laws += [events.at_least_one(name) for name in (*gate.constants, *gate.per_weight, *gate.over_weight)]
     of, own = events.declared(gate), dict(_OWN)
@@ -332,15 +325,15 @@ def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> 
     return v.System(
         gate.__name__,
         parameters={
-            **dict.fromkeys(gate.constants, v.Kind.SCALAR),
-            **dict.fromkeys((*gate.per_weight, *gate.over_weight), v.Kind.VECTOR),
-            "U": v.Kind.VECTOR,
+            **dict.fromkeys(gate.constants, v.SCALAR),
+            **dict.fromkeys((*gate.per_weight, *gate.over_weight), v.VECTOR),
+            "U": v.VECTOR,
             **at_start,
-            "f": v.Kind.POINT,
-            "g": v.Kind.POINT,
+            "f": v.POINT,
+            "g": v.POINT,
         },
         laws=tuple(laws),
-        fields={**dict.fromkeys(gate.state, v.Kind.VECTOR), **own},
+        fields={**dict.fromkeys(gate.state, v.VECTOR), **own},
         events=tuple(event.with_needs(*map(events.waits, backlogged)) for event in every),
         derived={"idle": lambda o, w: spread(o.none(w.queued), w.R)},
     )

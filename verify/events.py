@@ -300,8 +300,6 @@ def admissions(
 
 
 # --- fast paths -------------------------------------------------------------------------------------------------------
-# What a gate's fast paths say, proved of the kernels for which they stand: derived from the declaration's `fast`.
-#
 # While requests decode, `stays` and `leads` answer for many decisions at once: nothing is asked of the gate until so
 # many steps are over.  Both are counted down here, one decode step a time, for any number of clients and any charges:
 # as long as one is left, the kernels say of the chosen client what they said before.  A gate that is `sparse` charges

@@ -58,8 +58,6 @@ from fairsched.policies.gates.interpreters import GateInterpreter, Part, interpr
 from fairsched.policies.vectors import column, grown
 
 # --- statements -------------------------------------------------------------------------------------------------------
-# What the bands gate promises, and what its kernels do: statements; the proofs are in `verify`.
-#
 # All amounts between band k and those below it are scaled by the shares of their time: charges to band k by A_k,
 # charges below it by g_k.  U is the most that may be charged to a band, or to all those below one, after a request was
 # admitted: all of them share one memory.
@@ -507,7 +505,6 @@ class BandGate(BoundedGate[BandState]):
 
 
 # --- the rule on exact integers, for monitors -------------------------------------------------------------------------
-# The gate of bands read a second time: its kernels, and the deficit gate's in each band, on Python's own integers.
 
 
 class Bands(GateInterpreter):

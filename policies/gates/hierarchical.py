@@ -60,8 +60,6 @@ from fairsched.policies.validators import positive
 from fairsched.policies.vectors import column, least, with_room
 
 # --- statements -------------------------------------------------------------------------------------------------------
-# What the hierarchical gate promises, and what its kernels do: statements; the proofs are in `verify`.
-#
 # A *node* is a client or a group, U_i is the most that may be charged to node i after a client at or below it was
 # admitted.  All clients of a node share one worker's memory, so its U is that of one client.
 
@@ -603,8 +601,6 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
 
 
 # --- the rule on exact integers, for monitors -------------------------------------------------------------------------
-# The hierarchical gate read a second time: the deficit gate's kernels among the children of every node, on Python's
-# own integers.
 
 _Node = int | tuple[str, ...]
 """A client, or the names on the path to a group; () is the root."""

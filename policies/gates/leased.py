@@ -45,8 +45,6 @@ from fairsched.policies.gates.interpreters import DeclaredRules, interpreter
 from fairsched.policies.validators import positive, quantum
 
 # --- statements -------------------------------------------------------------------------------------------------------
-# What gates that spend credit on lease promise together, and what each fault costs.
-#
 # There are n holders, each with at most S of a client's credit on lease; q is what the account has of a client, d_h the
 # balance at holder h, R_h what h may still charge it, U_h the most that h can charge it after h let it in, U - 1 the
 # sum of all (U_h - 1), and B the sum of what each h gives back at one time.  T = q + the sum of d_h is the client's
@@ -308,8 +306,6 @@ interpreter.register(LeasedGate, LeasedDeficits)
 
 
 # --- the account as a value -------------------------------------------------------------------------------------------
-# The account that holders lease from, as a value: who has how much, and what a renewal makes of it.
-#
 # Clients are known by name, since each holder numbers its own.  A holder is known from its first renewal until it
 # leaves, or until it has not renewed for as long as the account waits for it.  One that was given up and is there all
 # the same comes back with its balances, and nothing is lost; of one that is gone, both credit and debts are.  A renewal

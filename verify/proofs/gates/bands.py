@@ -10,6 +10,7 @@ Which bands wait, of which a request may go, and below which none waits is the e
 clients come and go as they like.
 """
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -387,20 +388,15 @@ _U = 5
 _BOTH = {"waiting": (1, 1), "ready": (1, 1), "alone": (0, 1)}
 
 
-def _high(charge: int, later: int, **seen: Any) -> tuple[v.RunStep, ...]:
-    """A request of the high band: so much at once, and so much later."""
-    nothing = dict.fromkeys(("cost", "v", "k", "j"), (0, 0))
-    yield_ = {**_BOTH, **seen, **nothing, "gain": (charge, 0), "r": (later, 0)}
-    alone = {**_BOTH, **seen}["alone"]
-    return (("admit", yield_), ("charge what was reserved", {"gain": (later, 0), "cost": (0, 0), "alone": alone}))
-
-
-def _low(charge: int, later: int, **seen: Any) -> tuple[v.RunStep, ...]:
-    """A request of the low band, which gains nothing itself: there is none below it."""
-    nothing = dict.fromkeys(("k", "j"), (0, 0))
-    facts = {**_BOTH, **seen, **nothing, "gain": (0, 0), "r": (0, 0), "cost": (charge, 0), "v": (later, 0)}
-    alone = {**_BOTH, **seen}["alone"]
-    return (("admit", facts), ("charge what was reserved", {"gain": (0, 0), "cost": (later, 0), "alone": alone}))
+def _request(band: int, charge: int, later: int, **seen: Any) -> tuple[v.RunStep, ...]:
+    """A request of a band: so much at once, and so much later; there is none below the low one, which gains nothing."""
+    facts = {**_BOTH, **seen, **dict.fromkeys(("gain", "r", "cost", "v", "k", "j"), (0, 0))}
+    counted, more = ("gain", "r") if band == _HIGH else ("cost", "v")
+    none = {"gain": (0, 0), "cost": (0, 0), "alone": facts["alone"]}
+    return (
+        ("admit", {**facts, counted: (charge, 0), more: (later, 0)}),
+        ("charge what was reserved", {**none, counted: (later, 0)}),
+    )
 
 
 _ONLY_LOW = {"waiting": (0, 1)}
@@ -419,12 +415,13 @@ def witnesses() -> tuple[v.Witness, ...]:
     def witness(theorem: str, steps: tuple[v.RunStep, ...], bound: int, **more: Any) -> v.Witness:
         return v.Witness(named[theorem], 2, _PARAMETERS_OF_RUN, steps, bound, {"lag0": "lag"}, **more)
 
+    high, low = partial(_request, _HIGH), partial(_request, _LOW)
     # Alone, the low band goes down to the floor; then the high one may have that, and U more.
-    share = (*_low(2, 3, **_ONLY_LOW), start, *_high(1, 0), *_high(1, 0), *_high(3, 0), *_high(2, 3))
+    share = (*low(2, 3, **_ONLY_LOW), start, *high(1, 0), *high(1, 0), *high(3, 0), *high(2, 3))
     # The high band goes up to U; the low one has that but for 1, and U more.
-    first = (*_high(2, 3), start, *_low(4, 0), *_low(2, 3))
+    first = (*high(2, 3), start, *low(4, 0), *low(2, 3))
     return (
-        witness("BAND-range", (*_high(2, 3),), _U, measure=lambda w: int(w.lag[_HIGH])),
+        witness("BAND-range", (*high(2, 3),), _U, measure=lambda w: int(w.lag[_HIGH])),
         witness("BAND-share", share, 2 * _U, measure=lambda w: int(w.X[_HIGH]) - int(w.S[_HIGH]), history=history),
         witness("BAND-first", first, 2 * _U - 1, measure=lambda w: int(w.S[_HIGH]) - int(w.X[_HIGH]), history=history),
     )

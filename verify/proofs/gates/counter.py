@@ -296,8 +296,6 @@ def gap_claim(kernel: v.Functions) -> v.Claim:
 
 
 # --- a client that waits, against clients that need not ---------------------------------------------------------------
-# What the counter gate promises a client that waits, against clients that need not: V-4.9 and V-4.11.
-#
 # Over an interval in which f waits, no counter that joins the queue, and none in it, is ever below `lowest`, whatever
 # is given back: that is m_f + R_f - U_f at t1 (m_f, if f was lifted then to where no refund takes one that waits).  A
 # client that has not waited since t1 is served only what was reserved for it, R0; from then on its service is paid for

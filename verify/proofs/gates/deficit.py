@@ -241,11 +241,8 @@ def _rejoin_claims(kernel: v.Functions) -> tuple[v.Claim, ...]:
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
-# The deficit gate serves a client, serves each in time, and gives up locality rarely: D-wc, D-A.2 and -time, D-price;
-# and D-first, by which it is soon done.
-#
-# They rest on the system and the invariants of `fairsched.verify.proofs.gates.deficit`, with ghosts of their
-# own: `G` one quantum for each round of refill since anything else happened, `N` admissions of each client in the
+# The deficit gate serves a client, serves each in time, and gives up locality rarely (D-wc, D-A.2, D-price), with
+# ghosts: `G` one quantum for each round of refill since anything else happened, `N` admissions of each client in the
 # interval or one quantum for each time it ran out of credit, and `R0` what was reserved at the interval's start.
 # Counting in quanta keeps everything linear: k rounds are k Q.
 

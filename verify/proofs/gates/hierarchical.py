@@ -288,8 +288,6 @@ def _refund_claim(kernel: v.Functions) -> v.Claim:
 
 
 # --- all families at once ---------------------------------------------------------------------------------------------
-# All families of a tree are refilled at once: H-families, H-words, and what is false of a flat gate.
-#
 # H-families is about the shipped `refilled`, for any number of nodes and families: its words are said of each family at
 # once, and here by what they say to one family, whatever they say to others.  H-words is about the interpretation that
 # says them in production, `SiblingAlgebra`, as `NUMPY` does for one family: in every small forest.

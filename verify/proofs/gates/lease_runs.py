@@ -193,7 +193,6 @@ def witnesses() -> tuple[v.Witness, ...]:
 
 
 # --- what is false ----------------------------------------------------------------------------------------------------
-# What sounds right of shared accounts and is false, run through the shipped account: F-L-1 and F-L-2.
 
 _CLIENT = "f"
 _HOLDERS = 2

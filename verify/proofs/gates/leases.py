@@ -40,16 +40,12 @@ def _queues() -> tuple[v.Event, ...]:
 def _charges(gate: v.Functions) -> tuple[v.Event, ...]:
     """A holder charges its own balances, and gives back; what it may charge is in the range of T."""
 
-    def admit(o: Algebra, w: v.World) -> v.Written:
-        charged = gate.admit(o, w.d, w.p, w.x)
-        return {"D": w.D + (charged - w.d), "R": o.bump(w.R, w.p, w.r), "W": o.bump(w.W, w.p, w.x)}
+    def charged(o: Algebra, w: v.World, more: v.Term) -> v.Written:
+        after = gate.admit(o, w.d, w.p, w.x)
+        return {"D": w.D + (after - w.d), "R": o.bump(w.R, w.p, more), "W": o.bump(w.W, w.p, w.x)}
 
     def decode(o: Algebra, w: v.World) -> v.Written:
         return {"D": w.D + (gate.decode(o, w.d, w.c) - w.d), "R": w.R - w.c, "W": w.W + w.c}
-
-    def correct(o: Algebra, w: v.World) -> v.Written:
-        charged = gate.admit(o, w.d, w.p, w.x)
-        return {"D": w.D + (charged - w.d), "R": o.bump(w.R, w.p, -w.x), "W": o.bump(w.W, w.p, w.x)}
 
     def refund(o: Algebra, w: v.World) -> v.Written:
         given = gate.refund(o, w.d, w.p, w.x)
@@ -62,14 +58,14 @@ def _charges(gate: v.Functions) -> tuple[v.Event, ...]:
     return (
         v.Event(
             "admit",
-            admit,
+            lambda o, w: charged(o, w, w.r),
             {**_BALANCES, **chosen, "x": v.SCALAR, "r": v.SCALAR},
             kernels=(gate.in_credit, gate.choose, gate.admit),
             decides=choose,
             happens=lambda o, w: o.exists(w.p),
         ),
         v.Event("decode", decode, {**_BALANCES, "c": v.VECTOR}, kernels=(gate.decode,)),
-        v.Event("correct", correct, _ONE, kernels=(gate.admit,)),
+        v.Event("correct", lambda o, w: charged(o, w, -w.x), _ONE, kernels=(gate.admit,)),
         v.Event("finish", lambda o, w: {"R": o.bump(w.R, w.p, -w.x)}, {"p": v.POINT, "x": v.SCALAR}),
         v.Event("refund", refund, _ONE, kernels=(gate.refund,)),
     )
@@ -389,8 +385,6 @@ def _progress_claim(kernel: v.Functions, gate: v.Functions) -> v.Claim:
 
 
 # --- one client at all holders ----------------------------------------------------------------------------------------
-# One client at all holders of leases: L-balance, L-most, L-least and L-account, whatever holders and accounts lose.
-#
 # Vectors are over *holders*, any number of them, and all is about one client: `d` its balance at each, `R` what each
 # may still charge it, `K` what each will give back, `q` what the account has of it.  A holder that is not there has
 # none of it all, so that holders come and go.
@@ -634,8 +628,6 @@ def _holder_claims(kernel: v.Functions, gate: v.Functions) -> tuple[v.Claim, ...
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
-# What messages do to leases: L-again, however often a renewal or an answer comes, and whatever is lost on the way.
-#
 # Vectors are over *messages*, any number of them: renewals that one holder said, and for each the answer that the
 # account gave.  A message that was sent may arrive at any time and any number of times, or never.  All is about one
 # client: `q` is what the account has of it, `d` the holder's balance, `O` what all other holders have.  `s` is the last

@@ -144,12 +144,8 @@ def _prefill_system(gate: v.Functions) -> v.System:
         parameters={**alone.parameters, "h": v.VECTOR, "b": v.SCALAR},
         laws=(*alone.laws, deficit_proofs.EQUAL, deficit_proofs.NONE_BACK, lambda o, w: w.b >= 0),
         fields={**alone.fields, **v.vectors(*"TDN")},
-        events=(*(changed.get(event.name, _same)(event) for event in alone.events), decodes, ends),
+        events=(*(changed[e.name](e) if e.name in changed else e for e in alone.events), decodes, ends),
     )
-
-
-def _same(event: v.Event) -> v.Event:
-    return event
 
 
 def _decode_within(o: Algebra, w: v.World) -> v.Term:
@@ -288,19 +284,17 @@ def _spends_all(client: int) -> Iterator[v.RunStep]:
     yield _decoded(client, 1, "T")
 
 
-def _both_phases() -> v.Witness:
-    """From (1 - U, Q): f spends what it has twice, and g waits."""
+def witnesses() -> tuple[v.Witness, ...]:
+    """The run of S-gap: 20, both phases together, on a prefill and a decode worker of three tokens each.
+
+    From (1 - U, Q): f spends what it has twice, and g waits.
+    """
     parameters: v.Values = {"Q": (QUANTUM,) * 2, "U": (CHARGE_MAX,) * 2, "f": F, "g": G}
     refill: v.RunStep = ("refill", {})
     arrivals: list[v.RunStep] = [("arrive at a worker", {"p": client}) for client in (F, G)]
     steps = (*arrivals, refill, *_spends_all(G), (v.BEGIN, {}), *_spends_all(F), refill, refill, *_spends_all(F))
     bound = deficit.gap_cost(QUANTUM, CHARGE_MAX, QUANTUM, CHARGE_MAX)
-    return v.Witness(v.claim_named("S-gap", claims()), 2, parameters, steps, bound, {"q0": "q"})
-
-
-def witnesses() -> tuple[v.Witness, ...]:
-    """The run of S-gap: 20, both phases together, on a prefill and a decode worker of three tokens each."""
-    return (_both_phases(),)
+    return (v.Witness(v.claim_named("S-gap", claims()), 2, parameters, steps, bound, {"q0": "q"}),)
 
 
 # --- seeded bugs ------------------------------------------------------------------------------------------------------
@@ -323,8 +317,6 @@ def bugs() -> tuple[v.Bug, ...]:
 
 
 # --- gates of their own -----------------------------------------------------------------------------------------------
-# What is false of split phases without one deficit for both: worlds in which shipped workers and gates show it.
-#
 # A prefill and a decode worker of 16 tokens of KV each, a quantum of 4.  A client is ``[prompt, output]`` and keeps
 # eight requests in the queue of the prefill worker, more than that one can let in, so that it waits throughout.  Each
 # tick both workers take a step, and KV is there in the same tick, in the order in which it was staged.

@@ -208,13 +208,9 @@ def _steal(kernel: v.Functions, gate: v.Functions) -> v.Claim:
 
 
 # --- what workers come to together ------------------------------------------------------------------------------------
-# What the workers of a cluster come to together: D2-places and D2-memory.
-#
 # How the gate's counts follow where each client waits is shown for one worker and any number of others, and every
 # number of clients.  How the workers' bounds add up is about vectors over *workers*, any number of them, for one
 # client.
-
-# --- where clients wait----------------------------------------------------------------------------------------------
 
 
 def _places(kernel: v.Functions) -> v.Claim:
