@@ -107,7 +107,7 @@ def test_a_closed_form_is_not_inherited_beside_another_kernel() -> None:
     assert gate.begin(state, heads).choose(heads) == 1
 
     class Free(DeficitGate):
-        decode_q = staticmethod(_divides)
+        admit_q = staticmethod(_divides)
 
     assert not Free.sparse
 
