@@ -15,7 +15,7 @@ from fairsched.engines.serving.guard.certificate import NotCertifiedError
 from fairsched.model.algebra import Algebra, Vector
 from fairsched.model.request import Client
 from fairsched.model.theorem import NOTHING_REFUNDED
-from fairsched.policies.gates import lots
+from fairsched.policies.gates.authoring import lots
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.verify.authoring import FairGate
