@@ -359,7 +359,6 @@ def page_of(audit: Audit, command: str) -> report.Page:
         for client, row in zip(listed, rows, strict=True)
     ]
     found = text.sections(audit)
-    groups = [(heading, _one_line(names), lines) for heading, names, lines in text.group_tables(audit)]
     return report.Page(
         title="Audit of a log",
         subtitle=text.title(audit),
@@ -368,19 +367,16 @@ def page_of(audit: Audit, command: str) -> report.Page:
         parts=[
             *map(report.plot_part, plots(audit)),
             *(report.Part(heading, [report.Sentences([f"{line}." for line in lines])]) for heading, lines in found),
-            report.Part(
-                "Clients", [report.Table(_one_line(columns), clients, more), report.Sentences(text.LEGEND, True)]
+            report.Part("Clients", [report.Table(columns, clients, more), report.Sentences(text.LEGEND, True)]),
+            *(
+                report.Part(heading, [report.Table(of_group, lines)])
+                for heading, of_group, lines in text.group_tables(audit)
             ),
-            *(report.Part(heading, [report.Table(names, lines)]) for heading, names, lines in groups),
             *_wait_parts(audit, waits),
         ],
         command=command,
         small=text.scope(audit),
     )
-
-
-def _one_line(heads: Sequence[str]) -> list[str]:
-    return [head.replace("\n", " ") for head in heads]
 
 
 def _wait_parts(audit: Audit, waits: Mapping[int, Sequence[LongWait]]) -> list[report.Part]:

@@ -1,7 +1,7 @@
 """An audit in words: the sentence that is read first, what its waits rest on, the sentences that terminal and report
 share, and the tables that both show."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from fairsched.engines.analysis import figures, table
@@ -233,7 +233,14 @@ def scope(audit: Audit) -> list[str]:
     return [*reading, *evidence.limits, *audit.notes]
 
 
-def client_table(audit: Audit) -> tuple[list[str], list[list[str]], str]:
+def _columns(heads: Iterable[str]) -> list[table.Column]:
+    """Return the columns under these heads, the first of which names the rows."""
+    return [
+        table.Column(name, SPARE.get(name, SPARE_OTHERS), "figure" if i else "name") for i, name in enumerate(heads)
+    ]
+
+
+def client_table(audit: Audit) -> tuple[list[table.Column], list[list[str]], str]:
     """Return columns and rows of the clients with the most service, and what is said of the others.
 
     Columns without any value are left out: equal weights, no failures.
@@ -244,10 +251,10 @@ def client_table(audit: Audit) -> tuple[list[str], list[list[str]], str]:
     kept = {name: text for name, text in COLUMNS.items() if name not in idle}
     hidden = len(clients) - CLIENTS_SHOWN
     more = f"{hidden:,} clients with less service are in the JSON document." if hidden > 0 else ""
-    return list(kept), [[text(client) for text in kept.values()] for client in clients[:CLIENTS_SHOWN]], more
+    return _columns(kept), [[text(client) for text in kept.values()] for client in clients[:CLIENTS_SHOWN]], more
 
 
-def group_tables(audit: Audit) -> list[tuple[str, list[str], list[list[str]]]]:
+def group_tables(audit: Audit) -> list[tuple[str, list[table.Column], list[list[str]]]]:
     """Return a heading, columns and rows for models, upstreams and statuses, where the log names several of them."""
     found = []
     for heading, groups in (("Models", audit.models), ("Upstreams", audit.upstreams), ("Statuses", audit.statuses)):
@@ -261,7 +268,7 @@ def group_tables(audit: Audit) -> list[tuple[str, list[str], list[list[str]]]]:
             rows = [
                 [safe_text(group.name), *(text(group) for text in kept.values())] for group in ordered[:CLIENTS_SHOWN]
             ]
-            found.append((heading, [heading.lower().removesuffix("s").removesuffix("e"), *kept], rows))
+            found.append((heading, _columns([heading.lower().removesuffix("s").removesuffix("e"), *kept]), rows))
     return found
 
 
@@ -272,18 +279,11 @@ def print_audit(audit: Audit, console: "Console | None" = None) -> None:
     table.print_lines(console, [verdict(audit)], style="bold")
     table.print_lines(console, [title(audit), *basis(audit)])
     console.print()
-    names, shown, hidden = client_table(audit)
-    columns = [
-        table.Column(name, SPARE.get(name, SPARE_OTHERS), "name" if i == 0 else "figure")
-        for i, name in enumerate(names)
-    ]
+    columns, shown, hidden = client_table(audit)
     table.print_table(console, columns, shown, elsewhere="--json and --report have them")
     if hidden:
         table.print_lines(console, [hidden, ""])
-    for heading, heads, rows in group_tables(audit):
-        of_group = [
-            table.Column(name, SPARE.get(name, SPARE_OTHERS), "figure" if i else "name") for i, name in enumerate(heads)
-        ]
+    for heading, of_group, rows in group_tables(audit):
         table.print_table(console, of_group, rows, title=heading, elsewhere="the document of --json has all")
     for heading, sentences in sections(audit):
         table.print_section(console, heading, sentences)

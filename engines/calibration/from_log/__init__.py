@@ -1,4 +1,4 @@
-"""A machine fitted to an access log: step times, workers, memory and scheduler. Read `fitting` first, then `machine`."""
+"""A machine fitted to an access log: step times, workers, memory, scheduler. Read `fitting` first, then `machine`."""
 
 from fairsched.engines.calibration.from_log.fitting import LIMIT, Fitted, LogFit, fit_log
 from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, LogMachine
