@@ -183,7 +183,7 @@ def bound(spec: dict[str, Any]) -> int:
     clients = tuple(Client(i, f"client-{i}", weight) for i, weight in enumerate(weights_of(spec["clients"])))
     guarantee: Any = window.guard.policy.guarantee
     tokens = ENDPOINTS * TOKENS
-    found: int = guarantee.service_gap_bound(clients, window_limits(guarantee, tokens, window.terms.of(TOKENS)))
+    found: int = guarantee.service_gap_bound(clients, window_limits(guarantee, tokens, window.terms))
     return found
 
 
