@@ -468,8 +468,8 @@ class GatewayConfig(settings.Settings, frozen=True):
     default_output_tokens: settings.Count = 4096
     """A call without `max_tokens` may have so many outputs at least, and 8 times what is usual for its client."""
     unreserved_tokens: settings.NotNegative | None = None
-    """Outputs that the calls of one client may declare beyond what is reserved for them; none: the largest window."""
-    hold_seconds: settings.Seconds = 600.0
+    """Outputs that may be expected beyond what is reserved for the calls of one client; none: the largest window."""
+    hold_seconds: settings.Seconds = 3600.0
     """Holding a token for so long costs as much as one output token."""
     call_seconds: settings.Seconds = 600.0
     """A call that is longer at a server is cut off, and charged."""

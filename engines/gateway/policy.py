@@ -6,6 +6,7 @@ import attrs
 
 from fairsched.engines.gateway.config import GatewayConfig, StoreConfig
 from fairsched.engines.settings import ConfigError
+from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.gates import HierarchicalGate, on_lease
@@ -14,6 +15,8 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.registry import ROUTERS, local_policy, unknown, with_parameters
 
+PACE = 2500
+"""Output tokens a second of the server in whose time a bound is said: one GPU and a model of 8 B, with a full batch."""
 _HIERARCHICAL = 'policy = "fcfs+hierarchical"'
 
 
@@ -102,6 +105,12 @@ def quota_lines(config: GatewayConfig) -> list[str]:
     return [f"quotas: {counts or 'none'}, kept {where}; a call reserves {reserves}"]
 
 
+def _seconds(bound: int, clients: tuple[Client, ...]) -> str:
+    """Return how long a server of that pace takes for what the lightest of these may be behind by."""
+    seconds = bound / max(multipliers([client.weight for client in clients])) / (COMMON.output * PACE)
+    return f"{seconds:,.0f} s of a server that gives {PACE:,} output tokens a second"
+
+
 def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
     """Return what the policy promises with the windows of the configuration, a line each bound."""
     windows = [server.window_tokens for server in config.servers]
@@ -120,7 +129,8 @@ def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
         # What is in a group is shared by each gateway by itself.
         pair += " at one gateway" if path and config.store is not None else ""
         if bound is not None and (path == "" or len(found) > 1):
-            lines.append(f"{pair} that wait differ by at most {bound:,} cost units (an output token costs 2)")
+            costs = f"{bound:,} cost units (an output token costs 2), or {_seconds(bound, clients)}"
+            lines.append(f"{pair} that wait differ by at most {costs}")
     groups = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.organisations.items()))
     if config.claims_organisations:
         # Tokens may name others, of weight 1.

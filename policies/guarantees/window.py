@@ -28,7 +28,7 @@ class WindowTerms:
     )
     """A: outputs beyond reservations that are to be expected of one client's calls in flight, for weight 1; None: the
     largest server's window."""
-    hold_ns: int = attrs.field(default=600 * SECOND_NS, validator=attrs.validators.ge(1))
+    hold_ns: int = attrs.field(default=3600 * SECOND_NS, validator=attrs.validators.ge(1))
     """T: a token that is held for so long costs as much as an output token."""
     call_ns: int = attrs.field(default=600 * SECOND_NS, validator=attrs.validators.ge(1))
     """C: the longest call; one that is cut off later is charged for holding no more."""
