@@ -2,16 +2,7 @@
 its rule, speed, statements and variants.  Read `base` first, then `deficit`.
 """
 
-from fairsched.policies.gates import (
-    bands,
-    counter,
-    credit_ledger,
-    deficit,
-    hierarchical,
-    in_batch,
-    leased,
-    shared,
-)
+from fairsched.policies.gates import bands, counter, credit_ledger, deficit, hierarchical, in_batch, leased, shared
 from fairsched.policies.gates.authoring import (
     COMMON_MAX,
     COUNTER_MAX,

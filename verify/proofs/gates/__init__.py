@@ -7,13 +7,7 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.proofs.gates.counter import counter_system
-    from fairsched.verify.proofs.gates.deficit import (
-        ahead_at_most,
-        apart_at_most,
-        both,
-        latency_in_time,
-        same_credit,
-    )
+    from fairsched.verify.proofs.gates.deficit import ahead_at_most, apart_at_most, both, latency_in_time, same_credit
     from fairsched.verify.proofs.gates.deficit_runs import deficit_witness
 else:
     __getattr__ = lazy_exports(__name__)

@@ -183,18 +183,9 @@ def _at_f(o: Algebra, w: v.World, name: str) -> Any:
     return o.pick(getattr(w, name), w.f, 0)
 
 
-def _counted(o: Algebra, w: v.World) -> v.Term:
-    """What was charged since is at most by how much the lag rose."""
-    return _at_f(o, w, "X") - _at_f(o, w, "S") <= _at_f(o, w, "lag") - _at_f(o, w, "lag0")
-
-
 def _share(o: Algebra, w: v.World) -> v.Term:
     bound = _at_f(o, w, "most") + _at_f(o, w, "back") + _at_f(o, w, "floor")
     return _at_f(o, w, "X") - _at_f(o, w, "S") <= bound
-
-
-def _first(o: Algebra, w: v.World) -> v.Term:
-    return _at_f(o, w, "S") - _at_f(o, w, "X") <= _both(o, w)
 
 
 def _both(o: Algebra, w: v.World) -> v.Term:
@@ -290,7 +281,14 @@ def claims(kernel: v.Functions = bands) -> tuple[v.Claim | v.SampledClaim, ...]:
             bands.BAND_SHARE,
             bands_system(kernel, held=(_BELOW_WAITS,)),
             _STARTS,
-            (*RANGE, _BEGAN, v.Clause("X - S <= lag - lag0", _counted)),
+            (
+                *RANGE,
+                _BEGAN,
+                v.Clause(
+                    "X - S <= lag - lag0",
+                    lambda o, w: _at_f(o, w, "X") - _at_f(o, w, "S") <= _at_f(o, w, "lag") - _at_f(o, w, "lag0"),
+                ),
+            ),
             (v.Clause("X - S <= A U + B + F", _share),),
         ),
         v.Claim(
@@ -303,7 +301,7 @@ def claims(kernel: v.Functions = bands) -> tuple[v.Claim | v.SampledClaim, ...]:
                 v.Clause("what is not counted is bounded", _free),
                 v.Clause("S - X + V <= (A + g) U - 1", _later),
             ),
-            (v.Clause("S - X <= (A + g) U - 1", _first),),
+            (v.Clause("S - X <= (A + g) U - 1", lambda o, w: _at_f(o, w, "S") - _at_f(o, w, "X") <= _both(o, w)),),
         ),
         _gate_claim(kernel),
         _count_claim(kernel),

@@ -378,12 +378,13 @@ def _one_sided(kernel: v.Functions) -> v.Claim:
         _while_f_waits(kernel, _AT_LEAST_ONE, _AT_START, lowest=_from_reserve),
         (*_STARTS, v.Clause("R <= U - 1", lambda o, w: w.R <= w.U - 1)),
         (*_WAITING, room),
-        (v.Clause("W_g - W_f <= U_f + 2 U_g - 1", _close_above),),
+        (
+            v.Clause(
+                "W_g - W_f <= U_f + 2 U_g - 1",
+                lambda o, w: o.pick(w.W, w.f, 0) + o.pick(w.U, w.f, 0) + w.U + w.U - 1 >= w.W,
+            ),
+        ),
     )
-
-
-def _close_above(o: Algebra, w: v.World) -> v.Term:
-    return o.pick(w.W, w.f, 0) + o.pick(w.U, w.f, 0) + w.U + w.U - 1 >= w.W
 
 
 def _latency(kernel: v.Functions) -> v.Claim:
@@ -398,7 +399,7 @@ def _latency(kernel: v.Functions) -> v.Claim:
             v.Clause("W_f + R_f <= R0_f, R0_f = 0 if f was lifted", _own_service_at_most),
         ),
         (
-            v.Clause("W_g <= U_f + U_g + R_g(t1)", _bounded),
+            v.Clause("W_g <= U_f + U_g + R_g(t1)", lambda o, w: o.put(w.W, w.f, 0) <= _most(o, w)),
             v.Clause("W_f <= R_f(t1)", lambda o, w: o.pick(w.W, w.f, 0) <= o.pick(w.R0, w.f, 0)),
         ),
     )
@@ -418,10 +419,6 @@ def _most(o: Algebra, w: v.World) -> v.Term:
     """U_f + U_g + R_g(t1) for each g."""
     own = o.where(w.lifted, 0, o.pick(w.U, w.f, 0))
     return w.U + own + o.where(w.first, 0, w.R0)
-
-
-def _bounded(o: Algebra, w: v.World) -> v.Term:
-    return o.put(w.W, w.f, 0) <= _most(o, w)
 
 
 # --- one worker -------------------------------------------------------------------------------------------------------
@@ -477,10 +474,6 @@ def _lowest(o: Algebra, w: v.World) -> v.Term:
     return o.pick(w.c0, w.f, 0) + o.pick(w.R0, w.f, 0) + w.R0 - w.U_max
 
 
-def _paid_by_f(o: Algebra, w: v.World) -> v.Term:
-    return v.same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))
-
-
 def _near(o: Algebra, w: v.World) -> v.Term:
     """Who is f, or was no further than U behind f at t1."""
     near = w.c0 + w.U_max >= o.pick(w.c0, w.f, 0) + o.pick(w.R0, w.f, 0)
@@ -511,7 +504,9 @@ def _on_worker(kernel: v.Functions) -> v.Claim:
             *SHARED,
             v.Clause("R0 >= 0", lambda o, w: w.R0 >= 0),
             _F_WAITED,
-            v.Clause("c_f = c0_f + W_f", _paid_by_f),
+            v.Clause(
+                "c_f = c0_f + W_f", lambda o, w: v.same(o.pick(w.c, w.f, 0), o.pick(w.c0, w.f, 0) + o.pick(w.W, w.f, 0))
+            ),
             _PAID_FOR[1],
             v.Clause("least >= lowest, or near", lambda o, w: _near(o, w) | (_lowest(o, w) <= w.least)),
             v.Clause("W <= R0 + c - lowest for who waited, or near", _paid),

@@ -251,8 +251,7 @@ def without_refunds(of: v.System) -> v.System:
     """The system in which something is given back only if that assumption is dropped: B = 0."""
 
     def kept(event: v.Event) -> v.Event:
-        gives = event.name == "refund"
-        return attrs.evolve(event, excluded_by=th.NOTHING_REFUNDED) if gives else event
+        return attrs.evolve(event, excluded_by=th.NOTHING_REFUNDED) if event.name == "refund" else event
 
     return attrs.evolve(of, events=tuple(map(kept, of.events))).with_laws(NONE_BACK)
 
@@ -289,19 +288,16 @@ def _work_conserved(kernel: v.Functions) -> v.Claim:
         (*NOTHING_YET, v.Clause("G = 0", lambda o, w: v.same(w.G, 0))),
         (*RANGE, raised),
         (
-            v.Clause("a round more is due only if G_i <= U_i - 1", _few_rounds),
-            v.Clause("if none is due and a client waits, one is let in", _served),
+            v.Clause(
+                "a round more is due only if G_i <= U_i - 1",
+                lambda o, w: v.implies(o, w.queued & w.due, w.G <= w.U - 1),
+            ),
+            v.Clause(
+                "if none is due and a client waits, one is let in",
+                lambda o, w: o.where(w.waits, o.where(w.due, True, w.served), True),
+            ),
         ),
     )
-
-
-def _few_rounds(o: Algebra, w: v.World) -> v.Term:
-    """After k rounds G = k Q, so one more is due only if k <= floor((U_i - 1) / Q_i)."""
-    return v.implies(o, w.queued & w.due, w.G <= w.U - 1)
-
-
-def _served(o: Algebra, w: v.World) -> v.Term:
-    return o.where(w.waits, o.where(w.due, True, w.served), True)
 
 
 # --- latency --------------------------------------------------------------------------------------------------------
@@ -466,7 +462,10 @@ def _price(kernel: v.Functions) -> v.Claim:
             *CREDIT,
             v.Clause("N >= 0, W >= 0", lambda o, w: (w.N >= 0) & (w.W >= 0)),
             v.Clause("in credit: W + q >= N + 1", lambda o, w: v.implies(o, w.q > 0, w.W + w.q >= w.N + 1)),
-            v.Clause("without: W + q >= N - Q + 1 once N >= 1", _out_of_credit),
+            v.Clause(
+                "without: W + q >= N - Q + 1 once N >= 1",
+                lambda o, w: v.implies(o, (w.q <= 0) & (w.N >= 1), w.W + w.q >= w.N - w.Q + 1),
+            ),
         ),
         (v.Clause("N - Q <= W - 1 once N >= 1", lambda o, w: v.implies(o, w.N >= 1, w.N - w.Q <= w.W - 1)),),
     )
@@ -474,10 +473,6 @@ def _price(kernel: v.Functions) -> v.Claim:
 
 def _lost(o: Algebra, w: v.World, q: v.Term) -> v.Term:
     return o.where((w.q > 0) & (q <= 0), w.N + w.Q, w.N)
-
-
-def _out_of_credit(o: Algebra, w: v.World) -> v.Term:
-    return v.implies(o, (w.q <= 0) & (w.N >= 1), w.W + w.q >= w.N - w.Q + 1)
 
 
 # --- weights and quanta change ----------------------------------------------------------------------------------------

@@ -231,13 +231,13 @@ def _rounds_claim(kernel: v.Functions, flat: v.Functions) -> v.Claim:
         of,
         (*deficit_proofs.NOTHING_YET, v.Clause("G = 0", lambda o, w: v.same(w.G, 0))),
         (*deficit_proofs.RANGE, raised),
-        (v.Clause("a round more is due only if G_i <= U_i - 1", _few_rounds),),
+        (
+            v.Clause(
+                "a round more is due only if G_i <= U_i - 1",
+                lambda o, w: v.implies(o, w.queued & w.ours & w.due, w.G <= w.U - 1),
+            ),
+        ),
     )
-
-
-def _few_rounds(o: Algebra, w: v.World) -> v.Term:
-    """After k rounds G = k Q, so one more is due only if k <= floor((U_i - 1) / Q_i)."""
-    return v.implies(o, w.queued & w.ours & w.due, w.G <= w.U - 1)
 
 
 def _progress_claim(kernel: v.Functions, flat: v.Functions) -> v.Claim:

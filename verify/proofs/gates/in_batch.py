@@ -117,7 +117,9 @@ def _debt_claim(kernel: v.Functions) -> v.Claim:
     """Deficits are what they are at t1; none falls below that and below the range."""
     pair = in_batch_system(kernel, backlogged=("f", "g")).with_laws(plain.EQUAL)
     kept = (
-        v.Clause("q - R falls below 1 - U only as deep as it was", _as_deep),
+        v.Clause(
+            "q - R falls below 1 - U only as deep as it was", lambda o, w: w.q - w.R >= o.minimum(1 - w.U, w.q0 - w.R0)
+        ),
         *RANGE[1:],
         v.Clause("q0 <= Q + B, 0 <= R0 <= b", lambda o, w: (w.q0 <= w.Q + w.back) & (w.R0 >= 0) & (w.b >= w.R0)),
         plain.BALANCED,
@@ -130,10 +132,6 @@ def _debt_claim(kernel: v.Functions) -> v.Claim:
         kept,
         (v.Clause("W_f - W_g <= 2(Q + U - 1) + B_f + B_g + D_g, and the same of g", _gap_with_debt),),
     )
-
-
-def _as_deep(o: Algebra, w: v.World) -> v.Term:
-    return w.q - w.R >= o.minimum(1 - w.U, w.q0 - w.R0)
 
 
 def _gap_with_debt(o: Algebra, w: v.World) -> v.Term:

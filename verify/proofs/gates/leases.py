@@ -217,11 +217,6 @@ def _within(o: Algebra, w: v.World) -> v.Term:
     return (ahead <= bound) & (-ahead <= bound)
 
 
-def _lags(o: Algebra, w: v.World) -> v.Term:
-    ahead, bound = _ahead(o, w)
-    return -ahead <= bound
-
-
 def _weighted(o: Algebra, w: v.World) -> v.Term:
     (service_f, service_g), (quantum_f, quantum_g) = deficit_proofs.both(o, w, "W"), deficit_proofs.both(o, w, "Q")
     side_f, side_g = _sides(o, w)
@@ -259,7 +254,7 @@ def _interval_claims(kernel: v.Functions, gate: v.Functions) -> tuple[v.Claim, .
             leases.L_LAG,
             alone.with_laws(deficit_proofs.EQUAL),
             v.Clause("P_f >= P_g", deficit_proofs.at_least_as_much_credit),
-            v.Clause(f"W_g - W_f <= {bound}", _lags),
+            v.Clause(f"W_g - W_f <= {bound}", lambda o, w: -_ahead(o, w)[0] <= _ahead(o, w)[1]),
         ),
         _interval(
             leases.L_WEIGHTED,

@@ -92,12 +92,7 @@ def _own_refill(gate: v.Functions, gift: str | None) -> v.Event:
 
 
 def cluster_system(
-    kernel: v.Functions,
-    gate: v.Functions,
-    backlogged: tuple[str, ...],
-    *,
-    stale: bool = False,
-    gift: str | None = None,
+    kernel: v.Functions, gate: v.Functions, backlogged: tuple[str, ...], *, stale: bool = False, gift: str | None = None
 ) -> v.System:
     """The shared gate over an interval in which `backlogged` wait anywhere: what may happen to the deficit gate's
     clients, and what is the cluster's own; `kernel` has what is its own, `gate` the deficit gate's functions.
@@ -376,9 +371,7 @@ def _ledger_claims(kernel: v.Functions = credit_ledger) -> tuple[v.Claim, ...]:
 
 
 def claims(
-    kernel: v.Functions = global_deficit,
-    gate: v.Functions = deficit,
-    ledger: v.Functions = credit_ledger,
+    kernel: v.Functions = global_deficit, gate: v.Functions = deficit, ledger: v.Functions = credit_ledger
 ) -> tuple[v.Claim, ...]:
     """The claims about the kernel functions of `kernel`, and of `gate` as the cluster runs them."""
     within = v.Clause("|W_f - W_g| <= 2(Q + U - 1) + B_f + B_g", deficit_proofs.gap_within)
