@@ -387,7 +387,7 @@ class ServerConfig(settings.Settings, frozen=True):
     window_tokens: settings.Count
     """Prompt and output tokens in flight there at most: about its KV cache."""
     window_requests: settings.Count = 256
-    """Calls in flight there at most."""
+    """Calls in flight there at most; fewer where the server says at `/metrics` or `/status` that calls wait there."""
     api_key: str | None = None
     """Sent instead of the caller's key."""
     health: Annotated[str, Meta(pattern="^(/.*)?$", description="a path like /health, or an empty text")] = "/health"

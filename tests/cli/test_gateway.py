@@ -60,11 +60,10 @@ def account_of(gateway: Gateway) -> Account:
 
 
 def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is D-weighted's with the window as memory: 2 Q 4 + (U - 1)(4 + 1).  Of a window of 1,000 tokens and as many
-    that a client declares beyond it, held for the time that costs as much as an output token, U = 2 * 2000 - 1 + 2 *
-    2000."""
+    """It is D-weighted's with the window as memory: 2 Q 4 + (U - 1)(4 + 1).  Of a window of 1,000 tokens, held for
+    a sixth of the time that costs as much as an output token, U = 2 * 1000 - 1 + 2 * 167."""
     assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
-    assert f"{2 * 4096 * 4 + 3_998 * 5:,} cost units" in capsys.readouterr().out
+    assert f"{2 * 4096 * 4 + (1_999 + 334 - 1) * 5:,} cost units" in capsys.readouterr().out
 
 
 def test_the_check_needs_no_other_extra(tmp_path: Path) -> None:
@@ -83,11 +82,16 @@ def test_the_check_needs_no_other_extra(tmp_path: Path) -> None:
 
 
 def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And warns of what lets any caller in, on the same page as the bound."""
+    """And warns of what lets any caller in, on the same page as the bound, and of a server that does not say what it
+    runs where nobody says it."""
     assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
     said = capsys.readouterr().out
     assert "gets in: a caller with one of 2 API keys of 2 clients\nrefused with 401: any other caller\n" in said
-    assert "WARNING" not in said
+    assert said.count("WARNING") == 1
+    assert "WARNING: http://127.0.0.1:8000 gets up to 256 calls at once, and how many it runs is not known" in said
+    path = written(tmp_path, PLAIN.replace("window_tokens", "window_requests = 4\nwindow_tokens"))
+    assert main(["gateway", str(path), "--check"]) == 0
+    assert "WARNING" not in capsys.readouterr().out
     path = written(tmp_path, 'identify = "header"\nunknown_clients = "own"\n' + PLAIN)
     assert main(["gateway", str(path), "--check"]) == 0
     said = capsys.readouterr().out

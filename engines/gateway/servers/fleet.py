@@ -12,15 +12,17 @@ from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers.health import Failure, ServerHealth
 from fairsched.engines.gateway.servers.target import Servers, ServerTarget, Upstream, addresses_of
-from fairsched.engines.gateway.servers.upstream import probe
+from fairsched.engines.gateway.servers.upstream import new_session, probe, told
 from fairsched.engines.gateway.tls import server_context
-from fairsched.engines.gateway.window import Share, Window
+from fairsched.engines.gateway.window import SLOT_PATHS, Share, Slots, Window, load_in
 from fairsched.engines.serving import Document
 
 _log = logging.getLogger("fairsched.gateway")
 
 SLICES = 20
 """A probe is given its time in so many slices."""
+UNTOLD_ROUNDS = 5
+"""A server that did not say how many calls wait there is asked again after so many rounds."""
 _SECOND = 10**9
 
 
@@ -37,6 +39,7 @@ class Fleet:
         self.hung: Callable[[int], object] = lambda place: None
         self.servers = Servers()
         self.health = ServerHealth(config.limits)
+        self._slots = Slots()
         self._window = window
         self._now_ns = now_ns
         self._pump = pump
@@ -77,10 +80,12 @@ class Fleet:
     def _joined(self, place: int, target: ServerTarget) -> None:
         self.servers[place] = target
         self.health.join(place)
+        self._slots.pop(place, None)
 
     def _share(self, place: int) -> Share:
         config = self.servers[place].config
-        return Share(config.window_tokens, 1 if self.health.on_trial(place) else config.window_requests)
+        requests = 1 if self.health.on_trial(place) else self._slots.of(place, config.window_requests)
+        return Share(config.window_tokens, requests)
 
     def upstream(self, place: int) -> Upstream:
         """Return the server at a place as calls are sent to it."""
@@ -157,10 +162,11 @@ class Fleet:
     # --- what goes on beside calls ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look names up, and ask health paths, until cancelled."""
+        """Look names up, ask health paths, and follow what servers say of their queues, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_up())
             group.create_task(self._probe())
+            group.create_task(self._follow())
 
     async def _look_up(self) -> None:
         while True:
@@ -182,6 +188,25 @@ class Fleet:
                 seconds = self.config.limits.health_seconds
                 await asyncio.sleep(seconds)
                 await asyncio.gather(*(self._ask(http, *each, seconds) for each in tuple(self.servers.items())))
+
+    async def _follow(self) -> None:
+        rounds = 0
+        async with new_session() as http:
+            while True:
+                asked = [each for each in self.servers.items() if each[0] in self._slots or rounds % UNTOLD_ROUNDS == 0]
+                await asyncio.gather(*(self._follow_one(http, *each) for each in asked))
+                rounds += 1
+                await asyncio.sleep(1.0)
+
+    async def _follow_one(self, http: aiohttp.ClientSession, place: int, target: ServerTarget) -> None:
+        said = load = None
+        for path in SLOT_PATHS:
+            said = await told(http, target.upstream(place), path)
+            if said is None or (load := load_in(said)) is not None:
+                break
+        if said is not None and self.servers.get(place) == target:
+            self._slots.tell(place, load, self._window.servers[place].requests)
+            self._refresh()
 
     async def _ask(self, http: aiohttp.ClientSession, place: int, target: ServerTarget, seconds: float) -> None:
         if not (path := target.config.health):

@@ -14,12 +14,10 @@ import msgspec
 
 from fairsched.engines.gateway.openai import MODELS, ForwardedCall
 from fairsched.engines.gateway.servers.target import Upstream
-from fairsched.engines.settings import ConfigError
+from fairsched.engines.gateway.servers.upstream import told
 
 ASK_SECONDS, NEW_SECONDS = 30, 5
 """How often servers are asked, and those of which nothing is known; at first each second."""
-ANSWER_SECONDS = 5.0
-LIST_BYTES_MAX = 4 << 20
 CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
 """Where a model's entry says how many tokens of prompt and output it takes."""
 CONTINUOUS = ("vllm", "sglang")
@@ -57,30 +55,9 @@ class Models:
     async def _ask(self, upstream: Upstream, key: str | None = None) -> dict[str, Entry] | None:
         """Return what a server lists, to its own key or this one."""
         assert self._http is not None
-        headers = {} if upstream.host is None else {"Host": upstream.host}
-        key = key if upstream.api_key is None else f"Bearer {upstream.api_key}"
-        if key is not None:
-            headers["Authorization"] = key
-        with suppress(
-            aiohttp.ClientError, OSError, ConfigError, msgspec.DecodeError, LookupError, ValueError, RecursionError
-        ):
-            async with (
-                asyncio.timeout(ANSWER_SECONDS),
-                self._http.get(
-                    upstream.url + MODELS,
-                    headers=headers,
-                    ssl=upstream.tls,
-                    server_hostname=upstream.server_hostname,
-                    allow_redirects=False,
-                    trace_request_ctx=None,
-                ) as answer,
-            ):
-                body = bytearray()
-                while (
-                    answer.status == 200 and len(body) <= LIST_BYTES_MAX and (chunk := await answer.content.readany())
-                ):
-                    body += chunk
-                return {str(entry["id"]): entry for entry in msgspec.json.decode(body, type=_List).data}
+        said = await told(self._http, upstream, MODELS, key)
+        with suppress(msgspec.DecodeError, LookupError, ValueError, RecursionError):
+            return {str(entry["id"]): entry for entry in msgspec.json.decode(said or b"", type=_List).data}
         return None
 
     async def listed(self, key: str | None) -> list[Entry]:

@@ -5,6 +5,7 @@
 a call watches over it (`watch`).
 """
 
+import asyncio
 import errno
 import io
 import secrets
@@ -31,6 +32,7 @@ HEADER_BYTES_MAX = 64 << 10
 BUFFER_BYTES = 16 << 10
 """Of an answer that its caller does not take, twice as much is read ahead at most."""
 _LARGE_BODY = 1 << 20
+_TOLD_BYTES_MAX, _TOLD_SECONDS = 4 << 20, 5.0
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 Headers = list[tuple[str, str]]
@@ -244,3 +246,23 @@ async def probe(http: aiohttp.ClientSession, upstream: Upstream, path: str) -> s
         if isinstance(error, OSError) and is_our_lack(error):
             raise
         return f"{path}: {type(error).__name__}: {error}"
+
+
+async def told(http: aiohttp.ClientSession, upstream: Upstream, path: str, key: str | None = None) -> bytes | None:
+    """Return what a server tells at a path, to its own key or this one: empty where it has none, None where it cannot
+    be asked."""
+    headers = {} if upstream.host is None else {"Host": upstream.host}
+    key = key if upstream.api_key is None else f"Bearer {upstream.api_key}"
+    if key is not None:
+        headers["Authorization"] = key
+    url, name, body = upstream.url + path, upstream.server_hostname, bytearray()
+    try:
+        async with (
+            asyncio.timeout(_TOLD_SECONDS),
+            http.get(url, headers=headers, ssl=upstream.tls, server_hostname=name, allow_redirects=False) as answer,
+        ):
+            while answer.status == 200 and len(body) <= _TOLD_BYTES_MAX and (chunk := await answer.content.readany()):
+                body += chunk
+            return None if answer.status >= 500 else bytes(body)
+    except (aiohttp.ClientError, OSError, ConfigError, ValueError):
+        return None

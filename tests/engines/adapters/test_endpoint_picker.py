@@ -295,7 +295,9 @@ def test_the_command_checks_a_file_and_prints_the_bound(tmp_path: Path, capsys: 
     path = tmp_path / "picker.toml"
     path.write_text(FILE)
     assert main(["gateway", "--picker", str(path), "--check"]) == 0
-    alone = promised(capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert said.count("and how many it runs is not known") == 2 * ("window_requests" not in FILE)
+    alone = promised(said)
     path.write_text(FILE + f'[store]\nurl = "{tmp_path.as_uri()}"')
     assert main(["gateway", "--picker", str(path), "--check"]) == 0
     assert promised(capsys.readouterr().out) > alone  # It is that of two pickers together.

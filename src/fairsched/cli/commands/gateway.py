@@ -107,7 +107,11 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
         with shown() as console:
             print_text(console, engines_gateway.bound_text(config.of_process(), policy))
             print_lines(console, [*engines_gateway.quota_lines(config), *engines_gateway.access_lines(config)])
-            print_lines(console, [f"WARNING: {warning}" for warning in engines_gateway.access_warnings(config)])
+            servers = [(each.url, each.window_requests) for each in config.servers]
+            default = engines_gateway.Share(2).requests
+            slots = [] if how.shadow else engines_gateway.slot_warnings(servers, default, learns=True)
+            warnings = [*engines_gateway.access_warnings(config), *slots]
+            print_lines(console, [f"WARNING: {warning}" for warning in warnings])
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.gateway import alone, build, listening, serve
@@ -209,7 +213,10 @@ def _pick_endpoints(path: Path, check: bool, report: Path | None) -> int:
         promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
         with shown() as console:
             said = f"policy {config.policy}, {tokens:,} tokens in {count} endpoints: it promises {promise}"
-            print_lines(console, [said, *policy.guarantee.cautions(tokens)])
+            servers = [(f"http://{each}", config.pool.window_requests) for each in config.pool.endpoints]
+            default = engines_gateway.Share(2).requests
+            slots = engines_gateway.slot_warnings(servers, default, learns=False)
+            print_lines(console, [said, *policy.guarantee.cautions(tokens), *(f"WARNING: {each}" for each in slots)])
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.adapters.endpoint_picker import serve
