@@ -67,7 +67,7 @@ class Bodies:
 
     @contextmanager
     def coming(self, name: str, request: web.Request) -> Iterator[None]:
-        """Count a body that comes, while it does."""
+        """Count a body that comes, or waits until it may be read, while it does."""
         self._coming[name][request.protocol] = None
         try:
             yield
@@ -112,7 +112,7 @@ class _Application:
         self.app = app = web.Application(middlewares=[self._recorded, _shaped])
         app.cleanup_ctx.append(self._running)
         app.on_response_prepare.append(self._prepared)
-        app[ROOM] = self._bodies.make_room
+        app[ROOM] = lambda: self._bodies.make_room() or gateway.account.make_room()
         for gated in openai.GATED:
             self._add("POST", gated.path, partial(self._gated, gated))
         self._add("GET", openai.MODELS, self._models)
@@ -161,7 +161,8 @@ class _Application:
 
     async def _gated(self, endpoint: openai.Endpoint, request: web.Request) -> web.StreamResponse:
         async with self._read(request) as (name, body):
-            await self._bodies.turn(name, len(body))
+            with self._bodies.coming(name, request):
+                await self._bodies.turn(name, len(body))
             return await self._gateway.serve(request, name, self._gateway.read(body, endpoint))
 
     async def _models(self, request: web.Request) -> web.Response:

@@ -289,7 +289,7 @@ class _Try:
         self._call = call
         self._placed = placed
         self._reader: openai.StreamReader | openai.WholeReader | None = None
-        self._streams = self._strips = False
+        self._streams = self._strips = self._packed = False
         self._begun = time.monotonic()
 
     async def run(self) -> web.StreamResponse:
@@ -345,7 +345,8 @@ class _Try:
         else:
             self._unbilled("failed at server")
         # The account is told before the last bytes are gone: a caller that has them may seem to leave at once.
-        return await self._reply.end(self._reader.rest())
+        rest = self._reader.rest()
+        return await self._reply.end(b"" if self._packed else rest)
 
     def _body(self) -> bytes:
         """Return what the server is sent: the caller's bytes, a limit of outputs where quotas must hold and the caller
@@ -361,11 +362,15 @@ class _Try:
         produced, request_id = self._gateway.account.produced, self._placed.request_id
         # What the caller of a stream does not see may be left out.
         headers = [each for each in answer.headers if not (answer.streams and each[0].lower() == "content-length")]
+        unpack = openai.unpacked(CIMultiDict(headers).get("Content-Encoding", ""))
+        self._packed = unpack is not None and self._reply.response is None
         writer = await self._reply.begin(answer.status, headers, self._placed.headers)
         protocol = self._reply.request.protocol
         chunk = answer.first
         while chunk:
-            tokens, seen = reader.pass_on(chunk)
+            tokens, seen = reader.pass_on(chunk if unpack is None else unpack(chunk))
+            if self._packed:
+                seen = chunk
             if tokens:
                 produced(request_id, tokens)
             if seen:

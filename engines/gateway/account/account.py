@@ -271,7 +271,7 @@ class Account:
             del self._places[request_id]
 
     def _lose(self, request_id: int) -> None:
-        """Refuse a call that waits, since the queue is full and its client has most of it."""
+        """Refuse a call that waits, since there is no room and its client has most of the queue."""
         place, limits = self._places[request_id], self.config.limits
         if place.done():
             # Its caller has just left, and it is about to withdraw itself.
@@ -279,6 +279,14 @@ class Account:
             return
         place.set_exception(CallError(429, f"{limits.waiting} requests wait, many of yours", self._again_seconds))
         self._withdraw(request_id, "limited")
+
+    def make_room(self) -> bool:
+        """Refuse the newest waiting call of the client with most of the queue, if that has several: each keeps a
+        connection that another caller has none of.  Returns whether there was one."""
+        if (request_id := self._queue.crowded()) is None:
+            return False
+        self._lose(request_id)
+        return True
 
     def _withdraw(self, request_id: int, outcome: str) -> None:
         self._queue.leave(request_id)

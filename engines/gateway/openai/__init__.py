@@ -15,10 +15,10 @@ from fairsched.engines.gateway.openai.errors import (
     preflight_headers,
     said_error,
 )
-from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, usage_of
+from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, unpacked, usage_of
 
 __all__ = [
     "BY_PATH", "GATED", "INSUFFICIENT", "MODELS", "CallError", "Endpoint", "ForwardedCall", "StreamReader", "Tokenizer",
     "Usage", "WholeReader", "cors_headers", "error_document", "error_event",
-    "preflight_headers", "read_call", "said_error", "shown", "sized", "usage_of", "with_fields"
+    "preflight_headers", "read_call", "said_error", "shown", "sized", "unpacked", "usage_of", "with_fields"
 ]  # fmt: skip

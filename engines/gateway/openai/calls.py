@@ -284,7 +284,8 @@ def _size(fields: Any, endpoint: Endpoint, counter: "_Counter", default_output_t
     answers = max((1 if count is None else count for count in counts), default=1)
     if any(count is not None and count < 1 for count in counts):
         raise ValueError(f"{' and '.join(endpoint.answers)} are whole numbers from 1")
-    answers *= _items(getattr(fields, endpoint.prompts)) if endpoint.prompts else 1
+    prompts = [value for name in endpoint.prompts if _is_there(value := getattr(fields, name))]
+    answers *= max(sum(map(_items, prompts)), 1)
     declared = [most for name in endpoint.most if (most := _most(fields, name)) is not None]
     if not declared and endpoint.most_default is not None:
         declared = [endpoint.most_default]

@@ -19,7 +19,7 @@ class Endpoint:
     `inputs` are the fields that its prompt is made of; a call has one of `needs` at least.  `most` are the fields that
     declare how many tokens an answer may have, and the first of them is the one that a server is told; an endpoint
     without any generates nothing.  `most_default` is what the protocol says of a call that declares none.  `answers`
-    are fields that ask for several answers to a prompt, `prompts` is the field that may hold several prompts.  In
+    are fields that ask for several answers to a prompt, `prompts` are the fields that may hold several prompts.  In
     `pairs`, each text of the second group of fields is computed together with one of the first.
     """
 
@@ -29,7 +29,7 @@ class Endpoint:
     most: tuple[str, ...] = ()
     most_default: int | None = None
     answers: tuple[str, ...] = ()
-    prompts: str | None = None
+    prompts: tuple[str, ...] = ()
     pairs: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     form: Form = "no stream"
     refused: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ COMPLETIONS = Endpoint(
     most=("max_tokens",),
     most_default=16,
     answers=("n", "best_of"),
-    prompts="prompt",
+    prompts=("prompt", "prompt_embeds"),
     form="choices",
 )
 _RESPONSES = Endpoint(

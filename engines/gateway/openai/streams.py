@@ -10,6 +10,8 @@ else is touched.  `"usage":null`, which some servers add to every event of a str
 
 import json
 import re
+import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -109,6 +111,23 @@ def usage_of(body: bytes, max_output_tokens: int, bytes_per_token: int) -> Usage
     return usage
 
 
+def unpacked(coding: str) -> Callable[[bytes], bytes] | None:
+    """Return what gives the bytes in those of an answer that is packed so, as they come; None: they are as they came.
+
+    Some servers pack an answer though they are asked not to.
+    """
+    if coding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
+        return None
+    inside = zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def take(chunk: bytes) -> bytes:
+        with suppress(zlib.error):
+            return inside.decompress(chunk)
+        return b""
+
+    return take
+
+
 class WholeReader:
     """A reader of an answer that is no stream, while it is passed on; what is kept of a long one is bounded."""
 
@@ -187,6 +206,7 @@ class StreamReader:
         """
         if not (self._rest or self._within_long or self._hidden) and self._like_the_last(chunk, self._end):
             self._seen = chunk
+            self.usage.output_tokens = None
             return 1, chunk
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if self._hides or self._strips:
@@ -239,6 +259,7 @@ class StreamReader:
         if not line.startswith(b"data:"):
             return 0, False
         if len(line) > LINE_BYTES_MAX or self._like_the_last(line, self._tail):
+            self.usage.output_tokens = None
             return 1, False
         data = line[5:].strip()
         if data == b"[DONE]":
@@ -268,6 +289,8 @@ class StreamReader:
             return any(each.has_token() for each in choices), not choices
         if not any(each.has_token() for each in choices):
             return 0, False
+        # What was said at the end of one answer is not the whole: another goes on.
+        self.usage.output_tokens = None
         self._learn(line)
         return 1, False
 

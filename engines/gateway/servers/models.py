@@ -37,6 +37,7 @@ class Models:
         self._upstreams = upstreams
         self._of: dict[str, dict[str, Entry]] = {}
         self._http: aiohttp.ClientSession | None = None
+        self._asking: dict[str | None, asyncio.Task[list[dict[str, Entry] | None]]] = {}
 
     async def run(self, http: aiohttp.ClientSession) -> None:
         """Ask again and again, until cancelled."""
@@ -65,11 +66,22 @@ class Models:
         upstreams = tuple(self._upstreams())
         found = [self._of.get(each.url) for each in upstreams]
         if not any(found):
-            found = await asyncio.gather(*(self._ask(each, key) for each in upstreams))
+            found = await self._all(upstreams, key)
         merged: dict[str, Entry] = {}
         for each in found:
             merged |= {**(each or {}), **merged}
         return list(merged.values())
+
+    async def _all(self, upstreams: Iterable[Upstream], key: str | None) -> list[dict[str, Entry] | None]:
+        """Ask servers with a key, once at a time: callers that come meanwhile have the same answer."""
+
+        async def ask() -> list[dict[str, Entry] | None]:
+            return await asyncio.gather(*(self._ask(each, key) for each in upstreams))
+
+        if (asking := self._asking.get(key)) is None:
+            asking = self._asking[key] = asyncio.ensure_future(ask())
+            asking.add_done_callback(lambda _: self._asking.pop(key))
+        return await asyncio.shield(asking)
 
     def avoided(self, model: str, upstreams: Iterable[Upstream], tried: Set[int]) -> frozenset[int]:
         """Return the servers where a call does not go, if it can go elsewhere: where it was tried, and those that list

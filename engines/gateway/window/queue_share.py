@@ -88,6 +88,11 @@ class QueueShare:
             node, name = member, member.largest()
         return next(reversed(self._calls[name]))
 
+    def crowded(self) -> int | None:
+        """Return the call that goes for a newcomer's connection: `loser`, if its client has several that wait."""
+        found = self.loser() if self._paths else None
+        return None if found is None or len(self._calls[self._paths[found][-1]]) < 2 else found
+
     def _count(self, path: tuple[_Name, ...], change: int, weights: tuple[int, ...] = ()) -> None:
         node = self._root
         for level, name in enumerate(path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fairsched.engines.gateway import app
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, TlsConfig, hashed_key
 from fairsched.engines.gateway.tls import tls_context
 from tests.support.adapters.gateway_scenarios import Fake, World, faked
@@ -162,6 +163,35 @@ async def test_a_client_that_sends_bodies_slowly_makes_room_for_others() -> None
             assert (await here.ask("b")).status == 200
             await slow[0].closed()
         assert not slow[-1].reader.at_eof()
+
+
+@in_loop
+async def test_a_client_whose_calls_wait_makes_room_for_others() -> None:
+    """Where calls that wait take all connections, their client loses its newest for each caller that comes."""
+    fields = {"window_requests": 1, "limits": LimitConfig(connections=8)}
+    async with faked(Fake(held=True), **fields) as (fake, here), AsyncExitStack() as stack, asyncio.timeout(60):
+        call = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+        lines = [await line(here, stack, call) for _ in range(8)]
+        await until(lambda: here.account.window.waiting == 7)
+        polite = asyncio.ensure_future(here.ask("b"))
+        assert await lines[-1].says() == b"429"
+        await until(lambda: here.account.window.waiting == 7)
+        fake.answers.set()
+        assert (await polite).status == 200
+        assert [await each.says() for each in lines[:-1]] == [b"200"] * 7
+
+
+@in_loop
+async def test_a_client_whose_bodies_wait_to_be_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where they come slowly."""
+    monkeypatch.setattr(app, "READ_BYTES_PER_SECOND", 1 << 10)
+    large = json.dumps({"prompt": "a" * app.LARGE_BYTES, "max_tokens": 2}).encode()
+    fields = {"window_tokens": 100_000, "limits": LimitConfig(connections=8)}
+    async with faked(Fake(), **fields) as (fake, here), AsyncExitStack() as stack, asyncio.timeout(60):
+        for _ in range(9):
+            await line(here, stack, HEAD + b"content-length: %d\r\n\r\n" % len(large) + large)
+        await until(lambda: len(fake.asked) == 1)
+        assert (await here.ask("b")).status == 200
 
 
 @in_loop

@@ -1,7 +1,9 @@
 """A gateway before made-up servers: bytes pass through, every call ends once, nothing is said twice."""
 
 import asyncio
+import gzip
 import json
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -254,6 +256,29 @@ async def test_a_stream_that_breaks_off_is_never_begun_again() -> None:
         assert "broke off" in json.loads(rest.removeprefix(b"data: "))["error"]["message"]
         assert fake.asked == []
         assert here.status["outcomes"] == {"broken": 1}
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("stream", [False, True])
+@in_loop
+async def test_an_answer_that_its_server_packs_passes_as_it_is_and_is_charged(stream: bool, coding: str) -> None:
+    """Some do, though they are asked not to."""
+    told = json.dumps({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 400}})
+    body = f"data: {told}\n\ndata: [DONE]\n\n" if stream else told
+    packed = gzip.compress(body.encode()) if coding == "gzip" else zlib.compress(body.encode())
+    headers = {"content-encoding": coding, "content-type": "text/event-stream" if stream else "application/json"}
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=packed, headers=headers)
+
+    server = web.Application()
+    server.router.add_post("/v1/chat/completions", answer)
+    async with served(server) as url, world(url) as here:
+        said = await here.ask(stream=stream, max_tokens=500)
+        assert said.content in (packed, body.encode())
+        await here.emptied()
+        (client,) = here.status["clients"].values()
+        assert (client["prompt_tokens"], client["output_tokens"]) == (7, 400)
 
 
 @pytest.mark.parametrize("late", [False, True])

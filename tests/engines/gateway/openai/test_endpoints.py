@@ -197,6 +197,27 @@ async def test_what_generates_nothing_is_charged_its_input() -> None:
 
 
 @in_loop
+async def test_a_server_that_lists_no_models_is_asked_for_them_once_at_a_time() -> None:
+    """However many callers ask."""
+    running: list[int] = [0, 0]
+
+    async def models(_: web.Request) -> web.Response:
+        running[0] += 1
+        running[1] = max(running)
+        await asyncio.sleep(0.1)
+        running[0] -= 1
+        return web.Response(status=404)
+
+    server = web.Application()
+    server.router.add_get("/v1/models", models)
+    async with served(server) as url, world(url) as here:
+        answers = await asyncio.gather(*(here.http.get("/v1/models", headers={"x-client": "a"}) for _ in range(40)))
+        assert [each.status for each in answers] == [200] * 40
+        # The gateway asks for itself, too.
+        assert running[1] <= 2
+
+
+@in_loop
 async def test_models_are_those_of_all_servers_and_calls_go_where_theirs_is() -> None:
     """Each is listed once, for known callers; a call of a model that no server lists goes anywhere.  A model is found
     by its name, with a slash in it or behind it, and by `HEAD`."""

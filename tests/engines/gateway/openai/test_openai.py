@@ -39,6 +39,8 @@ def user(content: Any) -> list[dict[str, Any]]:
     [
         ("/v1/completions", {"prompt": "x" * 41}, 11, 16),
         ("/v1/completions", {"prompt": ["ab", "cd"], "n": 2, "best_of": 3}, 3, 96),
+        ("/v1/completions", {"prompt_embeds": "x" * 40, "max_tokens": 5}, 10, 5),
+        ("/v1/completions", {"prompt_embeds": ["x" * 40] * 3, "max_tokens": 5}, 33, 15),
         ("/v1/completions", {"prompt": "ab", "suffix": "x" * 40, "max_tokens": 5, "logprobs": 5, "echo": True}, 11, 5),
         (CHAT, {"messages": user("a"), "max_completion_tokens": 7, "max_tokens": 5, "n": 3}, 8, 21),
         ("/v1/responses", {"input": "x" * 40, "instructions": "y" * 8, "max_output_tokens": 9}, 12, 9),
@@ -330,6 +332,17 @@ def test_progress_of_one_answer_is_not_the_usage_of_all() -> None:
     assert reader.usage == Usage(9, None)
     reader.read(USAGE)
     assert reader.usage == Usage(9, 200)
+
+
+@pytest.mark.parametrize("more", [1, 2])
+def test_usage_at_the_end_of_one_answer_is_not_that_of_all(more: int) -> None:
+    """Another goes on, and its caller may leave."""
+    reader = StreamReader()
+    reader.read(chat({"content": "a"}) + chat({}, "stop", usage={"prompt_tokens": 9, "completion_tokens": 1}))
+    assert reader.usage == Usage(9, 1)
+    for text in "bc"[:more]:
+        reader.read(chat({"content": text}))
+    assert reader.usage == Usage(9, None)
 
 
 RESPONSES = [
