@@ -3,7 +3,7 @@
 For every number of clients, and of workers, since a worker appears only as a mask: a decision lets in whom `ready`
 says (any mask, such as the clients that wait there), and a worker's own refill tops up the mask `here`.  R is what may
 still be charged to a client on all workers together (D2-memory), and the gate's counts say which clients wait anywhere
-(D2-places); both are in `fairsched.verify.proofs.gates.shared_workers`.
+(D2-places).
 
 What is charged, and the refill of all clients, are the deficit gate's own events.  A decision that rests on stale reads
 sees q + s with 0 <= s <= S, and what it does is added to the true q.

@@ -3,7 +3,7 @@
 Q-most is about one window of one budget, one call, and any others under way, which hold `others` of it: the invariant
 is kept by a reservation that fits, by an end, and by the beginning of a new window, whatever the call used.  A call
 that did not say what it used is one that used what it held.  That each call is charged once, and that windows and time
-are what they should be, is a property that is played (`tests/policies/gates/test_quota.py`).
+are what they should be, is a property that is played (`tests/policies/guarantees/test_quota.py`).
 """
 
 from types import SimpleNamespace

@@ -213,7 +213,9 @@ def _pick_endpoints(path: Path, check: bool, report: Path | None) -> int:
         promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
         with shown() as console:
             said = f"policy {config.policy}, {tokens:,} tokens in {count} endpoints: it promises {promise}"
-            servers = [(f"http://{each}", config.pool.window_requests) for each in config.pool.endpoints]
+            servers = [
+                (f"http://{each}", config.pool.window_requests) for each in config.pool.endpoints or (config.pool.dns,)
+            ]
             default = engines_gateway.Share(2).requests
             slots = engines_gateway.slot_warnings(servers, default, learns=False)
             print_lines(console, [said, *policy.guarantee.cautions(tokens), *(f"WARNING: {each}" for each in slots)])
