@@ -237,6 +237,10 @@ class KeptResults:
             if any(path.stat().st_mtime > self.begun for path in texts):
                 continue  # which text was run is not known
             self.record[function] = [self.hash_of(function), cases_of(cases)]
-        stays = sorted(f for f in self.record if f not in self.failed and (self.root / f.partition("::")[0]).exists())
+        stays = sorted(f for f in self.record if f not in self.failed and self._is_there(f))
         lines = ",\n".join(f"{json.dumps(f)}: {json.dumps(self.record[f])}" for f in stays)
         self.path.write_text(f"{{\n{lines}\n}}\n")
+
+    def _is_there(self, function: str) -> bool:
+        path = self.root / function.partition("::")[0]
+        return path.exists() and f"def {function.rpartition('::')[2]}(" in path.read_text()
