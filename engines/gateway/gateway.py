@@ -341,7 +341,7 @@ class _Try:
         if answer.status < 400:
             account.finish(request_id, usage.computed_tokens, usage.output_tokens, usage.cached_tokens)
         elif answer.status < 500:
-            account.give_back(request_id, "refused by server")
+            self._unbilled("refused by server")
         else:
             self._unbilled("failed at server")
         # The account is told before the last bytes are gone: a caller that has them may seem to leave at once.
@@ -407,8 +407,9 @@ class _Try:
         self._gateway.account.failed(self._placed.upstream.server, self._name, error.failure)
 
     def _unbilled(self, outcome: str) -> None:
-        """End a call whose server failed before a token came.  No quota pays for that.  What fails at once computed
-        nothing; a later failure may have come at the last token, and its client's share is charged by estimate."""
+        """End a call whose server failed before a token came, or refused it.  No quota pays for that.  What ends at
+        once computed nothing; later it may have come to the last token, and its client's share is charged by
+        estimate: calls that are sent to be refused hold places of others."""
         account, request_id = self._gateway.account, self._placed.request_id
         if time.monotonic() - self._begun < AT_ONCE_SECONDS:
             account.give_back(request_id, outcome)

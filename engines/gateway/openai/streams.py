@@ -8,7 +8,6 @@ A caller that did not ask for usage does not see it: the event that has usage an
 else is touched.  `"usage":null`, which some servers add to every event of a stream that is asked for usage, passes.
 """
 
-import json
 import re
 import zlib
 from collections.abc import Callable
@@ -26,8 +25,7 @@ LINE_BYTES_MAX = 1 << 20
 """A longer line is not read: it counts as a token and passes."""
 _USAGE = b'"usage":'
 WHOLE_BYTES_MAX = 1 << 16
-"""Of an answer that is no stream so many of the last bytes are kept at least, to find what it says of usage, and of
-bytes before them so many from where it last says some."""
+"""Of an answer that is no stream so many of the last bytes are kept at least, to find what it says of usage."""
 
 _TEXT_KEYS = tuple(
     f'"{key}":{space}"'.encode() for key in ("content", "text", "reasoning_content", "reasoning") for space in ("", " ")
@@ -63,7 +61,8 @@ class _Event(msgspec.Struct, gc=False):
     message: _Said | None = None
 
 
-_BESIDE = re.compile(rb',\s*"usage":\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
+_SAID = re.compile(rb'"usage":\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+_BESIDE = re.compile(rb",\s*" + _SAID.pattern)
 _EVENT = msgspec.json.Decoder(_Event)
 _ANSWER = msgspec.json.Decoder(_Said)
 
@@ -135,7 +134,8 @@ class WholeReader:
         self._most = max_output_tokens
         self._bytes_per_token = bytes_per_token
         self._bytes = 0
-        self._kept, self._before = bytearray(), b""
+        self._kept = bytearray()
+        self._said = Usage()
 
     def pass_on(self, chunk: bytes) -> tuple[int, bytes]:
         """Take the next bytes; the caller sees them as they are, and what they bring is known in the end."""
@@ -143,31 +143,35 @@ class WholeReader:
         self._kept += chunk
         if len(self._kept) > 2 * WHOLE_BYTES_MAX:
             # What begins in the bytes that go is whole in those that stay.
-            start = self._kept.rfind(_USAGE, 0, len(self._kept) - WHOLE_BYTES_MAX)
-            if start >= 0:
-                self._before = bytes(self._kept[start : start + WHOLE_BYTES_MAX])
-            del self._kept[: -WHOLE_BYTES_MAX - len(_USAGE)]
+            gone = len(self._kept) - WHOLE_BYTES_MAX - len(_USAGE)
+            self._find(gone)
+            del self._kept[:gone]
         return 0, chunk
 
     def rest(self) -> bytes:
         """Return what is still held: nothing."""
         return b""
 
+    def _find(self, end: int) -> None:
+        """Read what begins before `end`: of several the largest, since a server may repeat what a caller wrote."""
+        for found in _SAID.finditer(self._kept):
+            if found.start() >= end:
+                break
+            usage = Usage()
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                usage.read(msgspec.json.decode(found[1]))
+            self._said = max(usage, self._said, key=lambda each: (each.computed_tokens or 0) + each.cached_tokens)
+
     @property
     def usage(self) -> Usage:
         """What the answer says; where it does not say its output tokens, they are estimated from its bytes."""
-        kept = bytes(self._kept)
-        if self._bytes == len(kept):
-            return usage_of(kept, self._most, self._bytes_per_token)
-        usage = Usage(None, min(-(-self._bytes // self._bytes_per_token), self._most))
+        if self._bytes == len(self._kept):
+            return usage_of(bytes(self._kept), self._most, self._bytes_per_token)
         # Within a text these quotes would have backslashes.
-        start = kept.rfind(_USAGE)
-        kept = kept[start:] if start >= 0 else self._before
-        if kept:
-            text = kept[len(_USAGE) :].decode("utf-8", "replace")
-            with suppress(ValueError, RecursionError):
-                usage.read(json.JSONDecoder().raw_decode(text.lstrip())[0])
-        return usage
+        self._find(len(self._kept))
+        guess = min(-(-self._bytes // self._bytes_per_token), self._most)
+        said = self._said
+        return said if said.output_tokens is not None else attrs.evolve(said, output_tokens=guess)
 
 
 class StreamReader:

@@ -286,7 +286,7 @@ async def test_an_answer_that_its_server_packs_passes_as_it_is_and_is_charged(st
 @in_loop
 async def test_what_a_server_refuses(status: int, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken server is tried as often as the limits say, a busy one once and then elsewhere; any other answer is the
-    caller's.  A refusal and what fails at once are not charged; a later failure may have come after the work."""
+    caller's.  What is refused or fails at once is not charged; later it may have come after the work."""
     monkeypatch.setattr(gateway, "AT_ONCE_SECONDS", 0.0 if late else 60.0)
     limits = LimitConfig(tries=2, down_seconds=0.02)
     async with faked(Fake(status=status), limits=limits) as (fake, here):
@@ -295,7 +295,7 @@ async def test_what_a_server_refuses(status: int, late: bool, monkeypatch: pytes
         assert len(fake.asked) == (2 if status == 502 else 1)
         await here.emptied()
         (client,) = here.status["clients"].values()
-        tries = {502: 2, 500: 1}.get(status, 0)
+        tries = {502: 2, 500: 1, 400: 1}.get(status, 0)
         assert client["prompt_tokens"] == PROMPT_TOKENS * tries * late
 
 

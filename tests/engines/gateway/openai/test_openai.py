@@ -401,6 +401,19 @@ def test_what_a_whole_answer_says() -> None:
     assert usage_of(json.dumps({"data": [], "usage": {"prompt_tokens": 9}}).encode(), 0, 4) == Usage(9, 0)
 
 
+@pytest.mark.parametrize("before", [0, 300_000])
+@pytest.mark.parametrize("behind", [0, 70_000, 300_000])
+def test_what_a_caller_wrote_is_not_what_its_server_used(before: int, behind: int) -> None:
+    """A server may repeat metadata or tools of a call, before what it says or behind."""
+    said = {"prompt_tokens": 9_000, "completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": 4_000}}
+    told = {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+    answer = {"tools": [told], "a": "x" * before, "usage": said, "b": "x" * behind, "metadata": told}
+    reader, body = openai.WholeReader(100, 4), json.dumps(answer).encode()
+    for start in range(0, len(body), 5_000):
+        reader.pass_on(body[start : start + 5_000])
+    assert reader.usage == Usage(5_000, 30, 4_000)
+
+
 TEXTS = st.text(st.sampled_from('ab"\\\n\u00e9\U0001f600{}:,'), max_size=6)
 CHOICES = st.fixed_dictionaries(
     {
