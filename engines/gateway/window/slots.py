@@ -33,9 +33,10 @@ def load_in(said: bytes) -> Load | None:
 class Slots(dict[int, int]):
     """How many calls of this gateway each server has at a time, by its place.
 
-    Where requests wait at a server, this gateway has so many in flight as its part of those that run: as many of its
-    own as are in flight, times what runs, by what runs or waits; by half less at a time at most, and one at least.
-    Where none waits and all that may be in flight are, an eighth more may be, one at least, up to `window_requests`.
+    Where more than an eighth of what runs waits at a server (fewer may just have come), this gateway has so many in
+    flight as its part of those that run: as many of its own as are in flight, times what runs, by what runs or waits;
+    by half less at a time at most, and one at least.
+    Where fewer wait and all that may be in flight are, an eighth more may be, one at least, up to `window_requests`.
     A server is asked each second, and begins with `FIRST`; one that says nothing has `window_requests`.
 
     Only when a call is let in depends on it: a server's tokens stay what they are, and with them W and every bound.
@@ -51,7 +52,7 @@ class Slots(dict[int, int]):
             self.pop(place, None)
             return
         (running, waiting), most = load, self.get(place, FIRST)
-        if waiting:
+        if 8 * waiting > running:
             ours = in_flight * running // (running + waiting)
             most = max(min(most, max(ours, most // 2)), 1) if in_flight else most
         elif in_flight >= most:
