@@ -309,8 +309,11 @@ def _plain(text: bytes) -> bytes:
 
 
 def _items(value: msgspec.Raw) -> int:
-    """Return how many prompts a field holds: a list of texts, or of lists of token ids, is one each."""
+    """Return how many prompts a field holds: a list of texts, or of lists of token ids, is one each, and so are the
+    parts of an object with content."""
     text = _text(value)
+    if text.startswith(b"{"):
+        text = bytes(msgspec.json.decode(text, type=_Part).content)
     first = text[1:].lstrip()[:1] if text.startswith(b"[") else b""
     if first == b"[":
         return max(text.count(b"[") - 1, 1)
@@ -387,7 +390,9 @@ def _prompt_tokens(fields: Any, endpoint: Endpoint, counter: _Counter) -> tuple[
     queries = [there[name] for name in firsts if name in there]
     if queries:
         items = sum(_items(there[name]) for name in seconds if name in there)
-        times = max(items // sum(map(_items, queries)), 1)
+        # What is no text has more quotes than one.
+        texts = [1 if re.match(rb"(\[\s*)?\{", _text(each)) else _items(each) for each in queries]
+        times = max(items // sum(texts), 1)
         more, more_most = counter.tokens(queries)
         tokens, most = tokens + more * times, most + more_most * times
     return max(tokens // endpoint.cheap, 1), max(most // endpoint.cheap, 1)

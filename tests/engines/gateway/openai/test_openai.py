@@ -53,6 +53,9 @@ def user(content: Any) -> list[dict[str, Any]]:
         ("/v1/score", {"text_1": "q" * 40, "text_2": ["d" * 7] * 10}, 126, 1),
         ("/v1/score", {"query": [1] * 5, "items": [[1] * 2] * 4}, 28, 1),
         ("/score", {"queries": ["q" * 4] * 10, "documents": ["d" * 4] * 10}, 36, 1),
+        # Objects count for as many as they may be.
+        ("/score", {"queries": "q" * 40, "documents": {"content": [{"type": "text", "text": "d"}] * 10}}, 471, 1),
+        ("/score", {"queries": [{"text": "q", "a": "", "b": ""}], "documents": ["d"] * 10}, 81, 1),
         ("/pooling", {"messages": user("a")}, 8, 1),
     ],
 )
