@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.gateway.config import ServerConfig
 from fairsched.engines.gateway.openai import BY_PATH
+from fairsched.engines.gateway.window import SLOT_PATHS
 from tests.support.adapters.gateway_fuzz import mutated
 from tests.support.adapters.gateway_scenarios import World, world
 from tests.support.adapters.http import served
@@ -28,6 +29,8 @@ SILENCE = 1.0
 """Where no answer begins for so long, none is expected: the gateway waits for the rest of a call."""
 GOOD = b'{"messages":[{"role":"user","content":"@"}],"max_tokens":2}'
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-type: application/json\r\n\r\n{}"
+ASKED = tuple(b"GET %s " % path.encode() for path in ("/health", "/v1/models", *SLOT_PATHS))
+"""What a gateway asks of a server for itself."""
 PATHS = ["/v1/chat/completions", "/v1/chat/completions?beta=true", "/v1/models", "/health", "/admin/flush"]
 ODD_PATHS = ["/v1/%63hat/completions", "/v1/../admin", "//evil/v1/models", "/v1/chat/completions#x", "", "?x", "/\xe9"]
 HOSTS = ["x", "evil:80", "x@evil", "", "127.0.0.1:9", "[::1]:80", ".example.com"]
@@ -68,7 +71,7 @@ class Upstream:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = [line[15:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-                if not head.startswith((b"GET /health", b"GET /v1/models")):
+                if not head.startswith(ASKED):
                     self.heads.append(head)
                     self.bodies.append(await reader.readexactly(int(length[0]) if length else 0))
                 writer.write(ANSWER)
