@@ -32,9 +32,9 @@ pytestmark = pytest.mark.integration
 A, B = "10.0.0.1:80", "10.0.0.2:80"
 DESTINATION = "x-gateway-destination-endpoint"
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 40}], "max_tokens": 20}).encode()
-"""A call of 18 tokens by estimate and 20 of output."""
+"""A call of 18 tokens by estimate and 20 of output: of two at an endpoint less than an eighth of its window is left."""
 CONFIG = PickerConfig(
-    EndpointPool(100, endpoints=(A, B)),
+    EndpointPool(80, endpoints=(A, B)),
     listen="127.0.0.1:0",
     limits=PickerLimits(waiting_per_client=2, wait_seconds=5.0),
 )
@@ -259,7 +259,7 @@ async def test_calls_wait_for_room_and_are_refused_over_limits(server: PickerSer
     """With both windows full a call waits until one ends; a third of one client is refused with 429 and told when to
     come again; one that is too large with 413, one that says nonsense with 400."""
     large = json.dumps({"prompt": "x" * 400, "max_tokens": 20}).encode()
-    wrong = json.dumps({"prompt": "x", "max_tokens": -1}).encode()
+    wrong = json.dumps({"prompt": "x", "max_tokens": "many"}).encode()
     runs = [Envoy(stub(channel)) for _ in range(4)]
     endpoints = [destination(await envoy.buffered()) for envoy in runs]
     assert sorted(endpoints) == [A, A, B, B]
