@@ -385,7 +385,7 @@ class ServerConfig(settings.Settings, frozen=True):
     url: str
     """Address without `/v1`."""
     window_tokens: settings.Count
-    """Prompt and output tokens in flight there at most: about its KV cache."""
+    """Prompt and output tokens in flight there: about its KV cache. A call larger than an eighth may go beyond."""
     window_requests: settings.Count = 256
     """Calls in flight there at most; fewer where the server says at `/metrics` or `/status` that calls wait there."""
     api_key: str | None = None

@@ -173,7 +173,6 @@ class Gateway:
         last: servers.ServerFailedError | None = None
         program = self.names.program_of(reply.request.headers)
         record = current() or CallRecord("")
-        record.client = name
         call = self.models.fitted(call)
         for left in range(limits.tries - 1, -1, -1):
             begun = time.monotonic()

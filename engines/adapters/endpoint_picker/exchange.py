@@ -8,11 +8,9 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from fairsched.engines.adapters.endpoint_picker import wire
 from fairsched.engines.adapters.endpoint_picker.picker import Picked, Picker
-from fairsched.engines.gateway import CallError, StreamReader, Usage, sized, usage_of
+from fairsched.engines.gateway import CallError, StreamReader, Usage, has_prompt, sized, usage_of
 
 _log = logging.getLogger("fairsched.endpoint_picker")
 
@@ -123,18 +121,15 @@ class Exchange:
         config = self._config
         if self._headers.get(":method") in ("GET", "HEAD", "OPTIONS"):
             return 1, 1, 0
-        try:
-            document = msgspec.json.decode(bytes(self._body)) if self._body else None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            document = None
-        if isinstance(document, dict) and (document.get("messages") or document.get("prompt")):
+        body = bytes(self._body)
+        if has_prompt(body):
             try:
-                size = sized(bytes(self._body), config.bytes_per_token, config.default_output_tokens)
+                size = sized(body, config.bytes_per_token, config.default_output_tokens)
             except ValueError as error:
                 raise CallError(400, str(error)) from None
             return size.prompt_tokens, size.max_output_tokens, size.prompt_tokens_max
         length = self._headers.get("content-length", "")
-        count = len(self._body) or (int(length) if length.isdecimal() and len(length) < 12 else 0)
+        count = len(body) or (int(length) if length.isdecimal() and len(length) < 12 else 0)
         return max(-(-count // config.bytes_per_token), 1), config.default_output_tokens, 0
 
     def _refused(self, error: CallError) -> list[wire.Response]:

@@ -4,7 +4,15 @@ Read `endpoints` first: what the gateway serves, as data.  `calls` reads a body,
 `errors` says what a caller sees of a refusal.
 """
 
-from fairsched.engines.gateway.openai.calls import ForwardedCall, Tokenizer, read_call, shown, sized, with_fields
+from fairsched.engines.gateway.openai.calls import (
+    ForwardedCall,
+    Tokenizer,
+    has_prompt,
+    read_call,
+    shown,
+    sized,
+    with_fields,
+)
 from fairsched.engines.gateway.openai.endpoints import BY_PATH, GATED, MODELS, Endpoint
 from fairsched.engines.gateway.openai.errors import (
     INSUFFICIENT,
@@ -19,6 +27,6 @@ from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeR
 
 __all__ = [
     "BY_PATH", "GATED", "INSUFFICIENT", "MODELS", "CallError", "Endpoint", "ForwardedCall", "StreamReader", "Tokenizer",
-    "Usage", "WholeReader", "cors_headers", "error_document", "error_event",
-    "preflight_headers", "read_call", "said_error", "shown", "sized", "unpacked", "usage_of", "with_fields"
+    "Usage", "WholeReader", "cors_headers", "error_document", "error_event", "has_prompt", "preflight_headers",
+    "read_call", "said_error", "shown", "sized", "unpacked", "usage_of", "with_fields"
 ]  # fmt: skip

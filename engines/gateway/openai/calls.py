@@ -264,6 +264,16 @@ def shown(value: object) -> str:
 # --- sizes ----------------------------------------------------------------------------------------------------------
 
 
+def has_prompt(raw: bytes) -> bool:
+    """Return whether a body is a JSON object with messages or a prompt.  O(bytes), and no object is made of them."""
+    try:
+        raw.decode()
+        told = msgspec.json.decode(raw, type=_raws(("messages", "prompt")))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return any(map(_is_there, msgspec.structs.astuple(told)))
+
+
 def sized(raw: bytes, bytes_per_token: int, default_output_tokens: int) -> CallSize:
     """Return the size of a call at a likely endpoint: with a prompt it is like a completion, and any other is a chat.
 

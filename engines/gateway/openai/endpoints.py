@@ -36,8 +36,6 @@ class Endpoint:
     """Fields that are refused when they are set: work that would outlive its call, or whose size no gateway sees."""
     cheap: int = 1
     """So many tokens of its prompt cost as much as one that is computed."""
-    needs_most: bool = False
-    """The protocol wants a limit of outputs, and a server refuses a call without."""
 
     @property
     def generates(self) -> bool:
@@ -83,7 +81,6 @@ _MESSAGES = Endpoint(
     needs=("messages",),
     most=("max_tokens",),
     form="messages",
-    needs_most=True,
 )
 _QUERIES = ("query", "queries", "text_1", "data_1")
 _DOCUMENTS = ("documents", "items", "text_2", "data_2")

@@ -206,7 +206,8 @@ class Fleet:
                 break
         if said is not None and self.servers.get(place) == target:
             self._slots.tell(place, load, self._window.servers[place].requests)
-            self._refresh()
+            if self._share(place) != self._window.servers[place].share:
+                self._refresh()
 
     async def _ask(self, http: aiohttp.ClientSession, place: int, target: ServerTarget, seconds: float) -> None:
         if not (path := target.config.health):

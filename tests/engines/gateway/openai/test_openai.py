@@ -559,3 +559,16 @@ def test_a_stream_that_breaks_off_ends_in_an_event_of_its_form() -> None:
         document = json.loads(data.removeprefix(b"data: "))
         assert (document.get("message") or document["error"]["message"]) == "broke\noff"
         assert head == ([b"event: error"] if endpoint.form in ("responses", "messages") else [])
+
+
+@pytest.mark.parametrize(
+    ("body", "there"),
+    [
+        *((each, True) for each in (b'{"prompt":"x"}', b'{"messages":[{}],"prompt":""}', b'{"prompt":[[1]]}')),
+        *((each, False) for each in (b"", b"[]", b"nonsense", b'{"prompt":""}', b'{"messages":[]}', b'{"input":"x"}')),
+        *((each, False) for each in (b'{"prompt":"\xff"}', b'{"prompt":"x"', b"[" * 100_000)),
+    ],
+)
+def test_a_body_has_a_prompt_or_none(body: bytes, there: bool) -> None:
+    """An object with messages or a prompt that hold something; what is no JSON has none."""
+    assert openai.has_prompt(body) is there
