@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from statistics import fmean, stdev
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t as student
 
 from fairsched import reproduce
 from fairsched.cli import main
@@ -47,6 +49,7 @@ def _verdict(*values: float, claim: Printed = FASTER, **figures: float) -> Verdi
         ((1.15, 1.2, 1.25), Verdict.SIZE_DIFFERS),
         ((0.6, 1.8, 2.4), Verdict.MISSED),
         ((0.7, 0.8, 0.9), Verdict.MISSED),
+        ((0.99, 1.6, 2.2), Verdict.MISSED),
     ],
 )
 def test_a_claim_holds_by_sign_and_size(values: tuple[float, ...], verdict: Verdict) -> None:
@@ -89,9 +92,12 @@ def test_a_row_is_as_good_as_its_worst_claim() -> None:
 
 
 def test_intervals_are_student_s() -> None:
-    """Of 1, 2 and 3 the half width is 4.303 / sqrt(3)."""
-    found = Interval.of([1.0, 2.0, 3.0])
-    assert found.high - found.mean == pytest.approx(4.303 / 3**0.5)
+    """The half width is what scipy's Student's t gives, for any number of seeds."""
+    for count in (2, 3, 10, 16, 17, 18, 40, 1000):
+        values = [float(place % 7) for place in range(count)]
+        found = Interval.of(values)
+        low, _ = student.interval(0.95, count - 1, fmean(values), stdev(values) / count**0.5)
+        assert found.low == pytest.approx(low, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -143,16 +149,20 @@ def test_a_ray_cluster_gives_what_one_process_gives(by_night: None, ray_started:
     assert by_place[0] == by_place[1]
 
 
-def test_seeds_are_at_most_the_rows_own() -> None:
-    """Fewer seeds shorten a run; more than a row's are not invented."""
-    row = _row("1", 1.7, 1.8, 1.9)
-    assert [len(found.seeds) for wanted in (2, 9) for found in reproduce.reproduce([row], seeds=wanted)] == [2, 3]
+@given(st.integers(2, 9), st.integers(0, 9))
+def test_a_row_runs_the_seeds_that_were_asked_for(seeds: int, first: int) -> None:
+    """Any number of seeds from any first one run; a row without chance in it runs one."""
+    row = _row("1", *(1.7 + 0.01 * place for place in range(18)))
+    (found,) = reproduce.reproduce([row], seeds=seeds, first_seed=first)
+    assert found.seeds == tuple(range(first, first + seeds))
+    (found,) = reproduce.reproduce([attrs.evolve(row, seeds=1)], seeds=seeds, first_seed=first)
+    assert found.seeds == (first,)
 
 
-@pytest.mark.parametrize("numbers", [{"jobs": 0}, {"seeds": 0}])
+@pytest.mark.parametrize("numbers", [{"jobs": 0}, {"seeds": 0}, {"first_seed": -1}])
 def test_numbers_below_one_are_refused(numbers: dict[str, int]) -> None:
-    """No processes and no seeds are errors."""
-    with pytest.raises(ValueError, match="at least 1"):
+    """No processes, no seeds and seeds below zero are errors."""
+    with pytest.raises(ValueError, match="at least"):
         list(reproduce.reproduce([_SOME_ROW], **numbers))  # type: ignore[arg-type]
 
 

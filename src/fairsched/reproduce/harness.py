@@ -122,19 +122,21 @@ def reproduce(
     jobs: int = 1,
     ray: str | None = None,
     seeds: int | None = None,
+    first_seed: int = 0,
     progress: Progress | None = None,
 ) -> Iterator[Result]:
     """Run rows and yield each as soon as all of its seeds have ended.
 
     `jobs` processes run at a time; with `ray`, the address of a Ray cluster on which fairsched is installed, its cores
-    run them ("auto": the cluster that this machine belongs to).  `seeds` are the most that a row runs.  Raises
-    `RowError` if a row fails, `ImportError` where Ray is asked for and not installed, `OSError` where the cluster does
-    not answer, and `ValueError` for numbers below one.
+    run them ("auto": the cluster that this machine belongs to).  A row runs so many `seeds` from `first_seed` on (None:
+    its own number of them); a row that says one seed runs one.  Raises `RowError` if a row
+    fails, `ImportError` where Ray is asked for and not installed, `OSError` where the cluster does not answer, and
+    `ValueError` for jobs and seeds below one and a first seed below zero.
     """
-    if jobs < 1 or (seeds is not None and seeds < 1):
-        raise ValueError("jobs and seeds are at least 1")
+    if jobs < 1 or (seeds is not None and seeds < 1) or first_seed < 0:
+        raise ValueError("jobs and seeds are at least 1, and the first seed is at least 0")
     by_id = {row.id: row for row in rows}
-    numbers = {row.id: tuple(range(min(seeds or row.seeds, row.seeds))) for row in rows}
+    numbers = {row.id: _numbers(row, seeds or row.seeds, first_seed) for row in rows}
     tasks = [(row.id, seed) for row in rows for seed in numbers[row.id]]
     found: dict[str, dict[int, Figures]] = {row.id: {} for row in rows}
     # Another process knows the rows by their ids only.
@@ -147,6 +149,11 @@ def reproduce(
         if len(found[name]) == len(numbers[name]):
             one_each = tuple(found[name][seed] for seed in numbers[name])
             yield Result(by_id[name], numbers[name], one_each, by_id[name].judge(one_each))
+
+
+def _numbers(row: PanelRow, seeds: int, first_seed: int) -> tuple[int, ...]:
+    """Return the seeds that a row runs: a row of one seed has no chance in it, and more would repeat it."""
+    return tuple(range(first_seed, first_seed + (1 if row.seeds == 1 else seeds)))
 
 
 def _seed(row: PanelRow, seed: int) -> Figures:

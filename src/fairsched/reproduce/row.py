@@ -3,8 +3,7 @@
 A row's function takes a `Platform` and a seed and returns figures by name.  The harness calls it once for each seed;
 `Printed`s then judge the mean over the seeds and its confidence interval, by the same rules for every row:
 
-sign        the interval lies on the paper's side of "no effect", or, where the printed range begins there, not wholly
-            on the other side;
+sign        the interval lies wholly on the paper's side of "no effect";
 size        the mean lies in the printed range, or within 20 % of what is printed as one number;
 cause       a `Control` without the cause that the paper names leaves at most a quarter of the effect.
 
@@ -14,7 +13,7 @@ A row holds if all of its claims do.  A row that misses stays, and its note says
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from math import inf, log, nextafter, sqrt
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import attrs
@@ -34,7 +33,15 @@ LEFT_AT_MOST = 0.25
 """A cause is confirmed if a control without it leaves at most this share of the effect (ratios: of its log)."""
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Student's t at 97.5 %, by degrees of freedom from 1 on."""
-SEEDS_MAX = len(_T_95) + 1
+
+
+def _t_95(freedom: int) -> float:
+    """Return Student's t at 97.5 %: of the table, and of more degrees of freedom by the expansion around the normal
+    distribution (Abramowitz and Stegun, 26.7.5)."""
+    if freedom <= len(_T_95):
+        return _T_95[freedom - 1]
+    z = NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 class Verdict(StrEnum):
@@ -202,7 +209,7 @@ class Interval:
         ('2 (-0.484 to 4.48)', '2')
         """
         mean = fmean(values)
-        half = _T_95[len(values) - 2] * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+        half = _t_95(len(values) - 1) * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
         return cls(mean, mean - half, mean + half)
 
     @property
@@ -243,9 +250,7 @@ class PanelRow:
     seconds: float
     platform: Platform = ARITHMETIC
     note: str = ""
-    seeds: int = attrs.field(
-        default=5, validator=attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le(SEEDS_MAX))
-    )
+    seeds: int = attrs.field(default=5, validator=attrs.validators.ge(1))
     quick: bool = False
     axes: tuple[str, str] | None = None
 
@@ -319,20 +324,17 @@ def _judged(claim: Printed, found: Sequence[Figures]) -> Judged:
 
 
 def _sign(claim: Printed, ours: Interval) -> bool:
-    """Return whether all of the interval is on the paper's side of no effect, or, of a range that begins there, some of
-    it.
+    """Return whether the interval lies on the paper's side of no effect and does not touch it.
 
     A range with "no effect" inside has no side.
 
     >>> up_to_two = Printed("ratio", "a ratio", "up to 2", 1, 2)
-    >>> _sign(up_to_two, Interval(0.95, 0.8, 1.1)), _sign(up_to_two, Interval(0.8, 0.7, 0.9))
+    >>> _sign(up_to_two, Interval(1.5, 1.2, 1.8)), _sign(up_to_two, Interval(1.05, 0.9, 1.2))
     (True, False)
     """
     neutral = claim.neutral
     if neutral is None or claim.low < neutral < claim.high:
         return True
-    if neutral in (claim.low, claim.high):
-        return ours.high >= neutral if neutral == claim.low else ours.low <= neutral
     return ours.low > neutral if claim.high > neutral else ours.high < neutral
 
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from fairsched.cli.options import REQUESTS, Jobs, processes
 from fairsched.cli.output import as_json, print_files, progress_bar, shown, writable
-from fairsched.cli.values import Json, PositiveInt
+from fairsched.cli.values import Json, Natural, PositiveInt
 from fairsched.engines.analysis import output_width, print_lines
 from fairsched.engines.files import write_whole
 from fairsched.engines.simulation import cpus
@@ -29,6 +29,7 @@ def reproduce(
     list: Literal["rows", "panels"] | None = None,
     quick: bool = False,
     seeds: PositiveInt | None = None,
+    first_seed: Natural = 0,
     jobs: Jobs = None,
     json: Json = None,
 ) -> int:
@@ -39,7 +40,8 @@ def reproduce(
         rows: rows or papers to run (default: all)
         list: run none: list the rows and about how long each takes, or the papers' panels and what became of each
         quick: only the rows that continuous integration runs
-        seeds: run at most so many seeds of a row (default: the row's)
+        seeds: run so many seeds of a row that has chance in it (default: the row's)
+        first_seed: the first of them; rows were made while seeds from 0 were looked at
         json: write every figure; rows of the file that do not run now stay in it
     """
     from fairsched.reproduce import ROWS, Verdict
@@ -63,7 +65,7 @@ def reproduce(
         def progress(row: "PanelRow", ended: int, total: int) -> None:
             step(f"{row.id} {row.about}", ended, total)
 
-        found = reproduced(chosen, seeds=seeds, progress=progress, **where)
+        found = reproduced(chosen, seeds=seeds, first_seed=first_seed, progress=progress, **where)
         for result in found:
             held, count = held + (result.verdict is Verdict.HELD), count + 1
             if json is not None:
