@@ -30,7 +30,7 @@ import numpy as np
 from fairsched.engines.calibration import fit_performance
 from fairsched.engines.calibration.performance_fit import Iteration
 from fairsched.model.events import NOWHERE, Arrived, Decoded, Event, Finished, Prefilled
-from fairsched.model.latency import PRESETS, Performance
+from fairsched.model.machine import PRESETS, Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.draw import draw

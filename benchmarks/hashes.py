@@ -31,7 +31,7 @@ def runs(requests: int, traces: Path) -> Iterator[tuple[str, str]]:
     # Only a process that makes runs imports the package: that of its own tree.
     from fairsched.engines.simulation import Cluster, simulate
     from fairsched.engines.workloads import generate, load_trace
-    from fairsched.model.latency import PRESETS
+    from fairsched.model.machine import PRESETS
     from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 
     model = PRESETS["llama-3.1-8b-a100"]

@@ -20,7 +20,7 @@ from fairsched.engines.analysis import EventTables, Outcomes, by_program
 from fairsched.engines.simulation import RunSpec, Simulator
 from fairsched.engines.workloads import generate, with_account
 from fairsched.engines.workloads.fleet import WorkerSpec
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.routers import RoundRobin
 

@@ -27,7 +27,7 @@ CORE = (
     "engines/simulation/dispatcher.py",
     "engines/simulation/event_loop.py",
     "engines/simulation/simulated_worker.py",
-    "model/latency/",
+    "model/machine/",
     "model/prefix_cache/",
     "model/worker/",
 )

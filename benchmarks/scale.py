@@ -20,7 +20,7 @@ from benchmarks.scaling.rows import SIZED, Growth, ScaleRow, growth, scale
 from benchmarks.scaling.states import STATE_SIZES, StateCost, state_costs
 from fairsched.engines.analysis import Column, count, index, open_console, print_small, print_table, rate, share
 from fairsched.engines.simulation import Cluster, latency_model
-from fairsched.model.latency import DEFAULT_PRESET
+from fairsched.model.machine import DEFAULT_PRESET
 from fairsched.policies.registry import ROUTERS, local_policy
 
 _Shown = TypeVar("_Shown", ScaleRow, StateCost)

@@ -26,7 +26,7 @@ from shutil import rmtree
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.simulation.runs import run_one
 from fairsched.engines.workloads import generate, load_trace
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Workload
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 

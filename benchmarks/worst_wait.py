@@ -29,7 +29,7 @@ from fairsched.engines.simulation import simulate_events
 from fairsched.engines.torch import TorchSpec
 from fairsched.engines.workloads import worst_wait_world
 from fairsched.model.events import Arrived, Event, Prefilled
-from fairsched.model.latency import PRESETS, LatencyModel
+from fairsched.model.machine import PRESETS, LatencyModel
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import Workload
 from fairsched.policies.base import Limits

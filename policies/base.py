@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, T
 import attrs
 
 from fairsched.model.events import Event
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import GateCheck, Promise, WaitBound
 from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX, Rates, accepted, charge_max_optimistic, charge_max_reserved

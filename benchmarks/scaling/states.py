@@ -24,7 +24,7 @@ from benchmarks.scaling.rows import exponent
 from fairsched.engines.simulation.runs import name_of
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.model.events import Arrived, Event
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter, Router

@@ -3,7 +3,7 @@
 from fairsched.engines.capacity import SloTarget
 from fairsched.engines.capacity.search import Query, Space, search_fleets
 from fairsched.engines.workloads import generate
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 
 jobs = generate("azure-code", requests=30, arrivals="poisson")
 space = Space((PRESETS["opt-13b-a100"],), gpus=(2,))

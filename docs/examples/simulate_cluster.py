@@ -3,7 +3,7 @@
 from fairsched.engines.simulation import Reports, Simulator
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import Crash, Drain, Join, WorkerSpec
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.routers import SAL
 

@@ -2,7 +2,7 @@
 
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads.fleet import WorkerSpec
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 
 jobs = []

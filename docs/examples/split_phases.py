@@ -3,7 +3,7 @@
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import KvLink, WorkerSpec
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.policies.routers import D2LPM, PowerOfTwo
 from fairsched.policies.routers.phases import SplitPhases

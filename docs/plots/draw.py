@@ -29,7 +29,7 @@ from fairsched.engines.workloads.generators.demonstrations import (
     SHOWCASE_KV_TOKENS,
 )
 from fairsched.model.events import Decoded, Event
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.service import Charging, backlogs, charges, concatenate, service_gap, tables
 from fairsched.model.service.received import service_lag
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, with_parameters

@@ -19,7 +19,7 @@ from fairsched.engines.simulation import Cluster, simulate_events
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.generators.demonstrations import SHOWCASE_IN_FLIGHT_CAP_TOKENS, SHOWCASE_KV_TOKENS
 from fairsched.model.events import Arrived, Event, Finished, Prefilled
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Request
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.policies.routers import RoundRobin

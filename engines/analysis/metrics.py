@@ -28,7 +28,7 @@ from fairsched.engines.analysis.series import KvSamples, Series
 from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
 from fairsched.model import service
 from fairsched.model.events import Admitted, Event
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import ClusterMonitor, Finding
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client, Workload

@@ -19,7 +19,7 @@ from fairsched.engines.analysis.phases import PHASES, pause_times, phase_times, 
 from fairsched.engines.analysis.series import CLIENTS_MAX, Series, cumulative, responses, thinned
 from fairsched.model import events as ev
 from fairsched.model.algebra import Bools
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Workload
 from fairsched.model.service import Gap, Ints, Table, Tables, concatenate, corrections, tables

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.model import events as ev
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.service import Ints, Table, Tables
 
 Phase = Literal["prefill_queue", "prefill", "transfer_wait", "transfer", "decode_queue", "decode"]

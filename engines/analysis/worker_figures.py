@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.series import Floats, cumulative
 from fairsched.model import events as ev
-from fairsched.model.latency import LatencyModel, mfu
+from fairsched.model.machine import LatencyModel, mfu
 from fairsched.model.pricing import COMMON
 from fairsched.model.service import Ints, Table, Tables
 

@@ -34,7 +34,7 @@ from fairsched.engines.calibration.drive import Clock
 from fairsched.engines.calibration.least_squares import Floats, non_negative
 from fairsched.engines.calibration.meter import KINDS, StepKind, StepMeter, StepSample, StepShape, mape
 from fairsched.engines.serving import BlockKeys, Engine, Executor
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.policies.base import AnyLocalPolicy
 
 Mask = npt.NDArray[np.bool_]

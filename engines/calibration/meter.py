@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from fairsched.engines.serving import Engine, Executor, Sampling
 from fairsched.model.events import Event
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.plan import StepPlan
 
 StepKind = Literal["prefill", "decode", "mixed"]

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.calibration.least_squares import Floats, non_negative
-from fairsched.model.latency import DecodePiece, LatencyModel, Performance
+from fairsched.model.machine import DecodePiece, LatencyModel, Performance
 
 PROMPTS = (32, 64, 128, 256, 512, 1024, 2048)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)

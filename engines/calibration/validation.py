@@ -22,7 +22,7 @@ from fairsched.engines.calibration.meter import KINDS, StepMeter, StepSample, ma
 from fairsched.engines.serving import Engine, EventLog, Executor
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Arrived, Cancelled, Event, Finished
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.request import Slo, Workload
 from fairsched.model.service import concatenate, tables
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter

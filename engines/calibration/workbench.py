@@ -20,7 +20,7 @@ from fairsched.engines.serving import ServingLog
 from fairsched.engines.simulation import Progress, simulate_events
 from fairsched.engines.torch import Llama, TorchSpec
 from fairsched.engines.workloads import at_rate
-from fairsched.model.latency import EngineFacts, LatencyModel, PresetError, decoded
+from fairsched.model.machine import EngineFacts, LatencyModel, PresetError, decoded
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, local_policy, parameters, with_parameters

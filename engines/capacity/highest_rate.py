@@ -18,7 +18,7 @@ from fairsched.engines.analysis import EventTables, Outcomes, time
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator
 from fairsched.engines.workloads import at_rate
 from fairsched.model.events import Admitted
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.request import Slo, Workload
 
 METRICS = ("ttft", "tpot", "latency", "delay", "tbt")

@@ -16,7 +16,7 @@ from fairsched.engines.analysis import Measures, time
 from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
 from fairsched.engines.capacity.sizing import Sizing, fewest, measured
 from fairsched.engines.workloads import WorkerSpec
-from fairsched.model.latency import DEFAULT_PRESET, LatencyModel
+from fairsched.model.machine import DEFAULT_PRESET, LatencyModel
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.placement import Aladdin, Demand, Size, SizeFigures, size_figures

@@ -29,7 +29,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fairsched.model.events import Arrived, Cached, ClientConfigured, Decoded, Event, Evicted, Migrated, WorkerJoined
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.request import Client, Job, Workload
 from fairsched.model.serialization import SCHEMA as STATES_SCHEMA
 from fairsched.model.serialization import digest

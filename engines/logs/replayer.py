@@ -24,7 +24,7 @@ from fairsched.engines.logs.log_file import RunInfo, line_of, merged
 from fairsched.engines.logs.log_reader import LogReader
 from fairsched.model import events as ev
 from fairsched.model import worker as transitions
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Job, Request
 from fairsched.model.view import NO_HOST, Host

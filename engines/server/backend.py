@@ -12,7 +12,7 @@ import attrs
 
 from fairsched.engines import serving
 from fairsched.model.events import NOWHERE, Event
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.local import ComposedPolicy, keep_debts

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from fairsched.engines.logs import CanonicalLog, LogWriter, RunInfo, params_of
 from fairsched.model.events import Event
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Workload
 from fairsched.policies.gates import Terms
 from fairsched.policies.guarantees import WindowTerms

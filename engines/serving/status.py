@@ -16,7 +16,7 @@ from fairsched.engines.serving.answers import OUTCOMES
 from fairsched.engines.serving.guard import CAUSES
 from fairsched.engines.serving.loop import Engine
 from fairsched.model.events import Admitted, Decoded, Event, Paused, Preempted, Prefilled
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.request import Client
 from fairsched.model.view import WorkerLoad

@@ -17,7 +17,7 @@ from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.engines.workloads import Change, Join, KvLink, WorkerSpec, described
 from fairsched.model.events import Event
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS, LatencyModel, PresetError, decoded
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS, LatencyModel, PresetError, decoded
 from fairsched.model.request import Workload
 from fairsched.model.service import Tables
 from fairsched.model.worker import WorkerState

@@ -20,7 +20,7 @@ from fairsched.model import events as ev
 from fairsched.model import worker as transitions
 from fairsched.model.cluster import ClusterState, ReserveKv, WorkerPhase
 from fairsched.model.events import Event, Finished, Migrated
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.plan import DECODE_ONLY, Migration, StepPlan
 from fairsched.model.request import Request
 from fairsched.model.view import NO_HOST, WorkerLoad

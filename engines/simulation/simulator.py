@@ -21,7 +21,7 @@ from fairsched.engines.simulation.simulated_worker import PolicyStallError, Simu
 from fairsched.engines.workloads import fleet
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event, WorkerDraining, WorkerJoined, WorkerLeft, configured
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.request import Workload
 from fairsched.policies.base import AnswersWorkers, AnyClusterPolicy, AnyLocalPolicy
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from fairsched.model.latency import KV_BYTES, LatencyModel
+from fairsched.model.machine import KV_BYTES, LatencyModel
 from fairsched.model.plan import Overlap
 from fairsched.model.view import NO_HOST, Host, Role
 from fairsched.model.worker import WorkerState

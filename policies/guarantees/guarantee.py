@@ -8,7 +8,7 @@ from math import lcm
 import attrs
 
 from fairsched.model import theorem as th
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import Promise
 from fairsched.model.pricing import charge_max_optimistic, multipliers
 from fairsched.model.request import Client, Groups

@@ -15,7 +15,7 @@ from collections import Counter
 
 import attrs
 
-from fairsched.model.latency import LatencyModel, Performance
+from fairsched.model.machine import LatencyModel, Performance
 from fairsched.model.pricing import Rates
 from fairsched.model.service import ServiceCurve
 from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, STEPS_IN_TIME, Theorem

@@ -23,7 +23,7 @@ ever.
 from bisect import insort
 from collections.abc import Sequence
 
-from fairsched.model.latency import Performance
+from fairsched.model.machine import Performance
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Batch, Batching

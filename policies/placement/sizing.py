@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import attrs
 
-from fairsched.model.latency import Performance
+from fairsched.model.machine import Performance
 from fairsched.policies.placement.aladdin import Amount
 
 UNIT = 1_000_000

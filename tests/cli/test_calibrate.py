@@ -7,7 +7,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.calibration.from_log import COEFFICIENTS, LogMachine
-from fairsched.model.latency import decoded
+from fairsched.model.machine import decoded
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report import load
 from tests.cli.conftest import Figures, Refused

@@ -278,7 +278,7 @@ def test_host_memory_is_swapped_to(figures: Figures, tmp_path: Path, capsys: pyt
 
 def test_policies_lists_every_name(capsys: pytest.CaptureFixture[str]) -> None:
     """`fairsched policies` names every policy, batching rule, router and latency model."""
-    from fairsched.model.latency import PRESETS
+    from fairsched.model.machine import PRESETS
     from fairsched.policies.batching import BATCHINGS
     from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 

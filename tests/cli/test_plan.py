@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.model.latency import PRESETS, as_builtins
+from fairsched.model.machine import PRESETS, as_builtins
 from tests.cli.conftest import Figures, Refused
 
 WORKLOAD = ["azure-chat:requests=60,rate=12,arrivals=poisson", "--latency-model", "opt-13b-a100"]

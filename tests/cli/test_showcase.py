@@ -16,7 +16,7 @@ from fairsched.engines.analysis import Run
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.generators.demonstrations import SHOWCASE_IN_FLIGHT_CAP_TOKENS, SHOWCASE_KV_TOKENS
-from fairsched.model.latency import DEFAULT_PRESET
+from fairsched.model.machine import DEFAULT_PRESET
 
 PARAMS = {"dlpm": {"in_flight_cap_tokens": str(SHOWCASE_IN_FLIGHT_CAP_TOKENS)}}
 SEEDS = (0, 1)

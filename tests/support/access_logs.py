@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis.outcomes import EventTables, Outcomes
 from fairsched.engines.simulation import Simulator
 from fairsched.model.events import Admitted
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.service import Ints
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS

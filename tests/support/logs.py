@@ -13,7 +13,7 @@ from fairsched.engines.simulation import Simulator
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.engines.workloads.fleet import Restart, WorkerSpec
 from fairsched.model.events import Event
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.request import Workload
 from fairsched.model.worker import transitions
 from fairsched.policies.local import ComposedPolicy

@@ -14,7 +14,7 @@ from fairsched.engines.analysis import run_charging
 from fairsched.engines.logs import CanonicalLog
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Admitted, Event
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.service import Table, backlogs, charges, concatenate, service_gap, tables
 from fairsched.model.service.received import service_lag

@@ -24,7 +24,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from fairsched.model import latency as model_latency
+from fairsched.model import machine as model_latency
 from fairsched.model.request import Client
 from fairsched.model.theorem import EQUAL_QUANTA, Theorem
 from fairsched.policies.base import Limits

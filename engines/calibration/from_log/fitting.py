@@ -26,7 +26,7 @@ from fairsched.engines.calibration.from_log.machine import (
 )
 from fairsched.engines.calibration.from_log.observed import Floats, Observed, halves, lanes, observed, peaks, thinned
 from fairsched.engines.logs.access import AccessLog
-from fairsched.model.latency import LatencyModel, PresetDocument, ServerFacts, preset_document
+from fairsched.model.machine import LatencyModel, PresetDocument, ServerFacts, preset_document
 
 Progress = Callable[[str], None]
 """Is told what is tried."""

@@ -9,7 +9,7 @@ from fairsched.engines.calibration.from_log.observed import Observed
 from fairsched.engines.logs.access import UNKNOWN
 from fairsched.engines.simulation import Simulator
 from fairsched.model.events import Event, Finished, Prefilled
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Workload
 from fairsched.model.service import Ints
 from fairsched.policies.local import ComposedPolicy
@@ -28,7 +28,7 @@ COEFFICIENTS = (
     "context_token_ns",
     "request_ns",
 )
-"""The parts of a step's time, in the order of a vector of them (`fairsched.model.latency`)."""
+"""The parts of a step's time, in the order of a vector of them (`fairsched.model.machine`)."""
 UNLIMITED = 1 << 24
 """KV, in tokens, that is never full."""
 _NEVER = -1

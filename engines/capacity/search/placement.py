@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fairsched.engines.capacity.highest_rate import Goodput, SloTarget, goodput
 from fairsched.engines.capacity.search.space import FleetPlan, FleetPool, likely_rate
 from fairsched.engines.simulation import Cluster, RunSpec
-from fairsched.model.latency import LatencyModel, pipelined
+from fairsched.model.machine import LatencyModel, pipelined
 from fairsched.model.request import Job, Workload
 
 Joint = Callable[[FleetPlan], Goodput]

@@ -25,7 +25,7 @@ from fairsched.engines.capacity.highest_rate import SloTarget, outcomes_of
 from fairsched.engines.capacity.search.placement import weights_load_s
 from fairsched.engines.capacity.search.space import Candidate, FleetPlan, Objective
 from fairsched.engines.simulation import Progress, run_tasks
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.request import Job, Workload
 from fairsched.policies.validators import positive
 

@@ -9,7 +9,7 @@ import attrs
 
 from fairsched.engines.simulation import Cluster, RunSpec, latency_model
 from fairsched.engines.workloads import KvLink, WorkerSpec
-from fairsched.model.latency import LatencyModel, gpu_of, pipelined
+from fairsched.model.machine import LatencyModel, gpu_of, pipelined
 from fairsched.model.request import Workload
 from fairsched.model.view import Role
 

@@ -21,7 +21,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.workloads.fleet import WorkerSpec
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.prefix_cache import PrefixTree
 from fairsched.model.request import Job, Workload
 

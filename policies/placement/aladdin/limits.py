@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from fairsched.model.latency import Performance
+from fairsched.model.machine import Performance
 from fairsched.model.theorem import Assumption, Scope, Theorem
 
 Amount = Any

@@ -22,7 +22,7 @@ import numpy as np
 from msgspec.structs import astuple
 
 from fairsched.model.algebra import Bools, Ints
-from fairsched.model.latency import Performance
+from fairsched.model.machine import Performance
 from fairsched.policies.placement.aladdin import limits as lim
 from fairsched.policies.placement.aladdin.limits import Amount, context_cost, decode_slack
 from fairsched.policies.placement.aladdin.placement_state import Believed, Sums
@@ -340,7 +340,7 @@ def pack(rules: Rules, wanted: Sequence[Wanted], kv_capacity: int) -> tuple[int 
     None for a request that fits no empty worker.  The planner takes this below the rate at which the number of workers
     becomes a line, and it is compared with the exact optimum.  O(requests) for each request.
 
-    >>> from fairsched.model.latency.model import Performance
+    >>> from fairsched.model.machine.model import Performance
     >>> rules = Rules(Performance(1, 0, 1, 1, 1), 100, 100, 100, "normalised", "peaks")
     >>> pack(rules, [Wanted(5, 5, 5)] * 3, 20)
     (0, 0, 1)

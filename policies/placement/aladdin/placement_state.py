@@ -21,7 +21,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import events as ev
-from fairsched.model.latency import Performance
+from fairsched.model.machine import Performance
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
 from fairsched.policies.placement.aladdin.limits import saved_from

@@ -27,7 +27,7 @@ from msgspec.structs import astuple, replace
 
 from fairsched.model.algebra import Bools, Ints
 from fairsched.model.events import Event
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS, PROMPT_TOKENS, LatencyModel, Performance
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS, PROMPT_TOKENS, LatencyModel, Performance
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad

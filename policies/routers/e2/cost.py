@@ -9,7 +9,7 @@ from typing import Self
 import attrs
 import msgspec
 
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.prefix_cache import ROOT, IndexMatch, PrefixIndex, Victim
 from fairsched.model.request import Prompt
 from fairsched.model.view import WorkerLoad

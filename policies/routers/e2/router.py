@@ -31,7 +31,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import events as ev
-from fairsched.model.latency import PRESETS, LatencyModel
+from fairsched.model.machine import PRESETS, LatencyModel
 from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, IndexMatch, PrefixIndex, bits
 from fairsched.model.request import Prompt, Request

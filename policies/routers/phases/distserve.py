@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import attrs
 
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Theorem

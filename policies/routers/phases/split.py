@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from fairsched.model import events as ev
 from fairsched.model.events import Event
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption

@@ -29,7 +29,7 @@ from fairsched.engines.workloads import (
     load_trace,
     with_account,
 )
-from fairsched.model.latency import DEFAULT_PRESET
+from fairsched.model.machine import DEFAULT_PRESET
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.validators import found, meant
 

@@ -21,7 +21,7 @@ from fairsched.engines.capacity import fewest, line, measured
 from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.simulation import Bucketed, Cluster, Oracle, Predictor, RunSpec
 from fairsched.engines.workloads.sampling import arrivals_ns, lengths
-from fairsched.model.latency import PRESETS, LatencyModel
+from fairsched.model.machine import PRESETS, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
 from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.batching import EagerPrefill

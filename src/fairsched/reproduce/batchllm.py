@@ -16,7 +16,7 @@ import numpy as np
 from fairsched.engines.simulation import RunSpec, Simulator
 from fairsched.model.algebra import Ints
 from fairsched.model.events import Decoded, Event, Prefilled
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.offline import Grouping, groups_by, tree_of
 from fairsched.reproduce.row import ARITHMETIC, Control, Figures, Panel, Platform, Printed, number, rows_of

@@ -22,7 +22,7 @@ from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import KvLink, WorkerSpec
 from fairsched.engines.workloads.sampling import lengths
-from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
+from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import EagerPrefill
 from fairsched.policies.catalog import FCFS, DistServeLocal

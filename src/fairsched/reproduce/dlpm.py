@@ -19,7 +19,7 @@ from fairsched.engines.analysis import Run
 from fairsched.engines.simulation import RunSpec, Simulator
 from fairsched.engines.workloads import generate
 from fairsched.model.events import Arrived, Decoded, Event, Prefilled
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Client, Job, Prompt, Workload
 from fairsched.reproduce.row import Control, Figures, Panel, Platform, Printed, above_zero, fewer, more, number, rows_of

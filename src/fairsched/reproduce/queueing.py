@@ -11,7 +11,7 @@ import numpy as np
 from fairsched.engines.simulation import RunSpec, Simulator
 from fairsched.model.algebra import Ints
 from fairsched.model.events import Admitted, Arrived, Event, Finished
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.reproduce.row import Figures, Panel, Platform, Printed, number, rows_of
 

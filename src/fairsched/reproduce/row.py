@@ -20,7 +20,7 @@ import attrs
 
 from fairsched.engines.simulation import Cluster
 from fairsched.engines.workloads import WorkerSpec
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 
 Curve = Mapping[float, float]
 """A figure along the axis of a sweep, by the value on that axis."""

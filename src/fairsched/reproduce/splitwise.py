@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from fairsched.engines.capacity import SloTarget, nine_slos, outcomes_of, trial
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import KvLink, WorkerSpec, at_rate, generate
-from fairsched.model.latency import GPUS, PRESETS, DecodePiece, LatencyModel
+from fairsched.model.machine import GPUS, PRESETS, DecodePiece, LatencyModel
 from fairsched.model.request import Workload
 from fairsched.model.view import Role
 from fairsched.policies.catalog import SplitwiseMachine

@@ -23,7 +23,7 @@ from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.simulation import Bucketed, Cluster, Oracle, Predictor, Simulator, simulate
 from fairsched.engines.workloads import KvLink, WorkerSpec, generate
 from fairsched.model.events import Admitted, Decoded, Event
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.plan import Dispatch
 from fairsched.model.request import Prompt, Request, Workload
 from fairsched.model.view import ClusterView, Role

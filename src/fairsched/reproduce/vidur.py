@@ -14,7 +14,7 @@ from fairsched.engines.capacity import DELAY, SloTarget, trial
 from fairsched.engines.capacity.search import FleetPlan, FleetPool, decode_only, likely_rate
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import at_rate, generate
-from fairsched.model.latency import PRESETS, LatencyModel, gpu_of, pipelined
+from fairsched.model.machine import PRESETS, LatencyModel, gpu_of, pipelined
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.reproduce.row import Control, Figures, Panel, Platform, Printed, number, rows_of
 

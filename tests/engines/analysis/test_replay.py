@@ -17,7 +17,7 @@ from fairsched.engines.logs import CanonicalLog, LogReader
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.workloads import generate
 from fairsched.model.events import Event, Preempted
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.monitor import together
 from fairsched.model.request import Workload
 from fairsched.model.serialization import digest

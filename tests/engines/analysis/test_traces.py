@@ -17,7 +17,7 @@ from fairsched.engines.logs import CanonicalLog
 from fairsched.engines.simulation import Cluster, Simulator, simulate
 from fairsched.engines.workloads import load_trace
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Rejected
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Workload
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 

@@ -14,7 +14,7 @@ from fairsched.engines.simulation import Cluster, simulate, simulate_events
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join
 from fairsched.model import events as ev
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.service import concatenate, tables
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 

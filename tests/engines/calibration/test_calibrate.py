@@ -20,7 +20,7 @@ from fairsched.engines.calibration.calibrator import (
     scenarios,
 )
 from fairsched.engines.calibration.meter import KINDS, StepSample, StepShape
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, with_parameters
 from tests.support.engines.fake_executor import VOCABULARY

@@ -15,7 +15,7 @@ from fairsched.engines.calibration.from_log.observed import halves, observed, pr
 from fairsched.engines.calibration.least_squares import non_negative
 from fairsched.engines.logs.access import read_access_log
 from fairsched.engines.simulation import latency_model
-from fairsched.model.latency import decoded, encoded
+from fairsched.model.machine import decoded, encoded
 from tests.support.engines.log_machines import changed, drawn, written
 
 CHUNKED = LogMachine((3e6, 150e3, 20e3, 4e6, 1000, 800e3), max_running=8, max_batched_tokens=256)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairsched.engines.calibration import asked, fit_performance, scaled_latency
 from fairsched.engines.calibration.performance_fit import Iteration, TooFewStepsError, fit_scaling
 from fairsched.engines.capacity import fewest, line
-from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel, Performance
+from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel, Performance
 from fairsched.policies.placement.aladdin import Rules, Wanted, pack
 from fairsched.policies.placement.aladdin.limits import context_cost, decode_slack
 from tests.support.engines.packing_optimum import Packing, fits_in

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairsched.engines.calibration import from_aiconfigurator
-from fairsched.model.latency import decoded, encoded, preset_document
+from fairsched.model.machine import decoded, encoded, preset_document
 
 
 class Answer:

@@ -19,7 +19,7 @@ from fairsched.engines.calibration.validation import (
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads import at_rate
 from fairsched.model.events import Arrived, Prefilled
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.local import ComposedPolicy

@@ -15,7 +15,7 @@ from fairsched.cli import main
 from fairsched.engines.adapters.vllm.settings import chosen, read_settings
 from fairsched.engines.capacity.advice import busiest_window, gateway_toml, write_configurations
 from fairsched.engines.logs.access import AccessLog, read_access_log
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 
 NAMES = ("batch", "chat", "search")
 HARMED = {"chat", "search"}

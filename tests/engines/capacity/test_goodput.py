@@ -13,7 +13,7 @@ from fairsched.engines.analysis import EventTables, Outcomes
 from fairsched.engines.capacity import DELAY, RateTrial, SloTarget, attained, bisected, goodput, nine_slos, trial
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator
 from fairsched.engines.workloads import at_rate, generate
-from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
+from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
 
 MS = LatencyModel("a ms a token", "made for tests", 1_000_000, 1_000_000, 0, (DecodePiece(1, 10**6, 0, 0),), 10_000)

@@ -16,7 +16,7 @@ from fairsched.engines.capacity.search.placement import weights_load_s
 from fairsched.engines.capacity.search.replanning import loading_s
 from fairsched.engines.capacity.search.run import Rated
 from fairsched.engines.workloads import at_rate, generate
-from fairsched.model.latency import PRESETS, LatencyModel, pipelined
+from fairsched.model.machine import PRESETS, LatencyModel, pipelined
 from fairsched.model.request import Prompt, Slo, Workload
 
 OPT, OPT2 = PRESETS["opt-13b-a100"], PRESETS["opt-13b-a100-tp2"]

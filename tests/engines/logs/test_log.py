@@ -15,7 +15,7 @@ from fairsched.engines.logs import CanonicalLog, LogReader
 from fairsched.engines.logs.log_file import LogError
 from fairsched.engines.workloads import generate
 from fairsched.model.events import Cancelled, Decoded
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Workload
 from tests.support.logs import RUNS, Case, write
 

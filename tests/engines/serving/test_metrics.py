@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairsched.engines.serving import Engine, monitor_of
 from fairsched.engines.serving.metrics import EngineMetrics
 from fairsched.model.events import Admitted, Decoded, Prefilled
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.policies.catalog import FCFS, VTC
 from fairsched.policies.registry import local_policy, with_parameters
 from tests.engines.serving.test_loop import Ends, engine_of

@@ -12,7 +12,7 @@ import pytest
 
 from fairsched.engines.simulation import Simulator
 from fairsched.model.events import Admitted, Event
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import RequestLevel

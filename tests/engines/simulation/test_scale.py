@@ -7,7 +7,7 @@ from benchmarks.scaling.rows import growth, measure, metered
 from fairsched.engines.simulation import Cluster, RunSpec, simulate_events
 from fairsched.engines.simulation.runs import run_one
 from fairsched.engines.workloads import generate
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
 PRESET = PRESETS[DEFAULT_PRESET]

@@ -15,7 +15,7 @@ from fairsched.engines.simulation.simulated_worker import ENDS, PolicyStallError
 from fairsched.engines.workloads.fleet import Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.model import events as ev
 from fairsched.model.events import Event
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.serialization import digest

@@ -9,7 +9,7 @@ from fairsched.engines.simulation.control_plane import ControlPlane
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import Crash, Drain, Join, Restart, WorkerSpec
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.view import ClusterView, Role
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 

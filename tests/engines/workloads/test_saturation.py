@@ -10,7 +10,7 @@ from fairsched.engines.simulation.runs import run_one
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.engines.workloads.sampling.auto_rate import NEAR, missed_tokens, saturation
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
 PRESET = PRESETS["llama-3.2-3b-a10g"]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.simulation import Simulator
 from fairsched.model import events as ev
-from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import Chunked

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads import worst_wait_world
 from fairsched.model.events import Arrived, Event, Finished, Prefilled
-from fairsched.model.latency import PRESETS, DecodePiece, LatencyModel
+from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Workload

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Preempted
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import TOKENS_MAX, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.catalog import TRAIL

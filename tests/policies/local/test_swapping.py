@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, KvLink, Restart, WorkerSpec, host_link
 from fairsched.model.events import Admitted, Arrived, Event, Finished, Preempted, SwappedIn, SwappedOut, Transferred
-from fairsched.model.latency import KV_BYTES, PRESETS, DecodePiece, LatencyModel
+from fairsched.model.machine import KV_BYTES, PRESETS, DecodePiece, LatencyModel
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration, StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView

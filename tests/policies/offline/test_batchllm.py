@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairsched.engines.analysis import Run
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.simulation.runs import run_one
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import MemoryCentric
 from fairsched.policies.catalog import BatchLLM, HybridBatchLLM

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Preempted
-from fairsched.model.latency import DecodePiece, LatencyModel
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Prompt, Request, Workload
 from fairsched.policies.batching import WholePrompts
 from fairsched.policies.catalog import SplitwiseMachine

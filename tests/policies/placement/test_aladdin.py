@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads.fleet import Change
 from fairsched.model.events import Admitted, Decoded, Finished, Prefilled
-from fairsched.model.latency import PRESETS, DecodePiece, Performance
+from fairsched.model.machine import PRESETS, DecodePiece, Performance
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import FCFS

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.model.events import NOWHERE, Arrived, Decoded, Prefilled
-from fairsched.model.latency import Performance
+from fairsched.model.machine import Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.placement import aladdin

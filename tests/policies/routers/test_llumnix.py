@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.simulation import Simulator
 from fairsched.model import events
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView, WorkerLoad

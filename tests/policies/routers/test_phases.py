@@ -13,7 +13,7 @@ from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads.fleet import Change, Crash, KvLink, LinkDown, WorkerSpec
 from fairsched.model import events as ev
 from fairsched.model.events import Event
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.plan import Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView, Role, WorkerLoad

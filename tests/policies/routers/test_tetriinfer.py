@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fairsched.engines.simulation import Bucketed, Cluster, Oracle, simulate
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import WorkerSpec
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.routers import TetriInfer

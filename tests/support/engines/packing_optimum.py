@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from fairsched.model.latency import Performance
+from fairsched.model.machine import Performance
 
 
 @attrs.frozen

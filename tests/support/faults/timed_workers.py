@@ -22,7 +22,7 @@ from fairsched.engines.simulation import Simulator
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.events import Event
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Job, Workload
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy

@@ -18,7 +18,7 @@ from fairsched.engines.simulation import Reports, Simulator
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
 from fairsched.model import cluster
 from fairsched.model.events import Event, Finished
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import Role
 from fairsched.model.worker import WorkerState

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, settings
 from immutables import Map
 
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import Promise
 from fairsched.model.plan import StepPlan
 from fairsched.model.pricing import RATE_MAX, Rates

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fairsched.engines.analysis import Run
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads.fleet import WorkerSpec
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.worker import WorkerState

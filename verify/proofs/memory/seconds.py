@@ -9,7 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.model.latency import LatencyModel, Performance
+from fairsched.model.machine import LatencyModel, Performance
 from fairsched.model.service import ServiceCurve
 from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, STEPS_IN_TIME
 from fairsched.policies.batching import chunks_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-from fairsched.model.latency import Performance
+from fairsched.model.machine import Performance
 from fairsched.policies import placement
 from fairsched.policies.placement import aladdin
 from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, SampledClaim, Shown, arithmetic, at_least, sampled

@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis.strategies as st
 
 from fairsched.model.events import NOWHERE, Arrived
-from fairsched.model.latency import Performance
+from fairsched.model.machine import Performance
 from fairsched.model.request import Prompt, Request
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import placement

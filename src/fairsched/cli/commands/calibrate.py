@@ -18,7 +18,7 @@ from fairsched.cli.output import apart, folders, percent, print_files, progress_
 from fairsched.cli.values import each
 from fairsched.engines.analysis import Column, print_lines, print_table, print_text
 from fairsched.engines.files import write_whole
-from fairsched.model.latency import encoded, preset_document
+from fairsched.model.machine import encoded, preset_document
 from fairsched.policies.registry import local_policy, parameters, with_parameters
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from fairsched.cli.values import number
 from fairsched.engines.capacity import BESIDE, plan_sheet, worker_sizes
 from fairsched.engines.capacity import plan as planned
 from fairsched.engines.simulation import router_of
-from fairsched.model.latency import DEFAULT_PRESET
+from fairsched.model.machine import DEFAULT_PRESET
 from fairsched.policies.registry import CLUSTER_POLICIES, local_policy, unknown
 
 EVERY = "all"

@@ -12,7 +12,7 @@ from fairsched.cli.output import shown, writable, write_figures
 from fairsched.cli.values import Assignments, Json, PositiveInt, settings
 from fairsched.engines.analysis import print_lines
 from fairsched.engines.simulation import RunSpec, latency_model
-from fairsched.model.latency import PRESETS
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Client
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES, parameters, router_parameters

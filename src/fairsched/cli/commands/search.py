@@ -12,7 +12,7 @@ from fairsched.cli.output import folders, progress_bar, show, writable, write_fi
 from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, SloTarget, nine_slos
 from fairsched.engines.capacity import search as capacity_search
 from fairsched.engines.simulation import latency_model as model_of
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.policies.validators import found
 

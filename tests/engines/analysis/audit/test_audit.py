@@ -146,7 +146,7 @@ def test_a_policy_that_is_not_there_costs_only_the_bound(tmp_path: Path) -> None
 
 def _run(folder: Path, policy: str, params: dict[str, str], complete: bool = True) -> Path:
     from fairsched.engines.workloads import generate
-    from fairsched.model.latency import DEFAULT_PRESET, PRESETS
+    from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 
     case = Case(policy, params, kv_capacity_tokens=132_000, latency=PRESETS[DEFAULT_PRESET])
     return write_run(folder / "log.jsonl", generate("demo", limit=60), case, complete).path

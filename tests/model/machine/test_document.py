@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.model import latency as lat
+from fairsched.model import machine as lat
 
 FACTS = lat.EngineFacts("tiny", "cpu", "float32", "2.13.0", 1, 16, 8, 64, "fcfs", "wall", "November 2026")
 TWO_PIECES = lat.PRESETS["opt-13b-a100"]

@@ -2,7 +2,7 @@
 calibrated documents. Read `model` first.
 """
 
-from fairsched.model.latency.document import (
+from fairsched.model.machine.document import (
     EngineFacts,
     PresetDocument,
     PresetError,
@@ -13,9 +13,9 @@ from fairsched.model.latency.document import (
     from_builtins,
     preset_document,
 )
-from fairsched.model.latency.machines import GPUS, gpu_of, mfu
-from fairsched.model.latency.model import PROMPT_TOKENS, DecodePiece, LatencyModel, Performance, pipelined
-from fairsched.model.latency.presets import DEFAULT_PRESET, KV_BYTES, PRESETS
+from fairsched.model.machine.gpus import GPUS, gpu_of, mfu
+from fairsched.model.machine.model import PROMPT_TOKENS, DecodePiece, LatencyModel, Performance, pipelined
+from fairsched.model.machine.presets import DEFAULT_PRESET, KV_BYTES, PRESETS
 
 __all__ = [
     "DEFAULT_PRESET", "GPUS", "KV_BYTES", "PRESETS", "PROMPT_TOKENS", "DecodePiece", "EngineFacts", "LatencyModel",

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model import latency as lat
-from fairsched.model.latency import PRESETS, pipelined
+from fairsched.model import machine as lat
+from fairsched.model.machine import PRESETS, pipelined
 
 NATURAL = st.integers(0, 50)
 PIECES = st.lists(st.tuples(st.integers(1, 30), NATURAL, NATURAL), min_size=1, max_size=4).map(

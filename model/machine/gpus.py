@@ -5,7 +5,7 @@ Cost and power are relative to an A100, as papers compare fleets of several kind
 
 import attrs
 
-from fairsched.model.latency.model import LatencyModel
+from fairsched.model.machine.model import LatencyModel
 
 A100_WATTS = 400
 """The rated power of an A100, to which `Gpu.power` is relative."""
@@ -89,7 +89,7 @@ def mfu(latency: LatencyModel, tokens: int, busy_ns: int) -> float:
     """Return the share of the peak that a worker used which computed so many tokens in a time (model FLOPs
     utilization, MFU); 0 for no time.  With weights in 8 bits the peak is twice as high.
 
-    >>> from fairsched.model.latency import PRESETS
+    >>> from fairsched.model.machine import PRESETS
     >>> model = PRESETS["opt-13b-a100"]
     >>> round(mfu(model, 512, model.step_ns([(512, 0)], 0, 0)), 2)
     0.59

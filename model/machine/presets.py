@@ -4,7 +4,7 @@ Conversions: milliseconds a token become integer nanoseconds.  KV capacity is 90
 weights, divided by the bytes of a token, unless the source says otherwise.
 """
 
-from fairsched.model.latency.model import Accelerators, DecodePiece, LatencyModel
+from fairsched.model.machine.model import Accelerators, DecodePiece, LatencyModel
 
 # GPUs of a worker; tokens of KV, bytes of KV a token on each of its GPUs; prefill: ns, ns a token, ps of attention;
 # decode pieces: smallest batch, ns, ns a token of context, ns a request.

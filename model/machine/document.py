@@ -10,7 +10,7 @@ import attrs
 import msgspec
 from msgspec import Meta, Struct
 
-from fairsched.model.latency.model import LatencyModel
+from fairsched.model.machine.model import LatencyModel
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX
 
 SCHEMA = 1
