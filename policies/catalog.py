@@ -110,18 +110,16 @@ class Ageing(_Composition, name="ageing", order=orders.AgeingOrder):
 class Preble(_Composition, name="preble", order=orders.PriorityGroups):
     """Preble's local scheduler: priority groups by cached share, which take turns.
 
-    Paper: "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR'25); its released code has no
-    priority groups, and its global scheduler is a router (`E2`).  Theorem: the k-th request of group g is admitted
+    Paper: "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR'25); its global scheduler is a router
+    (`E2`).  Theorem: the k-th request of group g is admitted
     after at most ceil(k/g) P(P+1)/2 picks (PG-1).  Under a gate each client's requests take turns of their own.
     """
 
 
-class PreblePrinted(
-    _Composition, name="preble-printed", order=partial(orders.PriorityGroups, lowest=0, regroup="always")
-):
-    """The groups as printed: group 0 has no quota, and groups follow the cache down.  For comparison.
+class PreblePrinted(_Composition, name="preble-printed", order=partial(orders.PriorityGroups, released=True)):
+    """The groups of Preble's released code: shares rounded up, and groups follow the cache down.  For comparison.
 
-    A request that is cold, or whose prefix is evicted, may wait for ever.
+    A request whose prefix is evicted again and again may wait for ever.
     """
 
 

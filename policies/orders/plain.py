@@ -78,31 +78,30 @@ class LongestPrefix(FollowsCache):
 class PriorityGroups(FollowsCache, able.TakesTurns):
     """The larger the cached share of a prompt, the higher its group; groups take turns (`weighted_round_robin`).
 
-    Source: Preble (ICLR'25), the local scheduler.  Group g of P holds requests of which at least g/P and less than
-    (g + 1)/P is cached (63 % is group 6 of 10).  As printed, what is cached to less than 1/P is in group 0, which has
-    no quota, and a request's group follows the cache down as well as up; both let requests wait for ever (F-PG-1,
-    F-PG-2).  Here the lowest group is 1, and a request that waits may only rise.
+    Source: Preble (ICLR'25), the local scheduler: a prompt of which 63 % is cached is in group 6 of 10, and groups are
+    served in proportion to their numbers.  The released code rounds the share up, and a request's group follows the
+    cache down as well as up, so that a request may wait for ever (F-PG-2).  Here the share is rounded down, the lowest
+    group is 1, and a waiting request may only rise.
     """
 
     name: ClassVar[str] = "priority-groups"
 
     groups: int = attrs.field(default=10, validator=positive)
     """P: a request whose prompt is cached to c of n tokens is in group P c // n."""
-    lowest: int = attrs.field(default=1, validator=attrs.validators.in_((0, 1)))
-    """The lowest group; 0, as printed, has no turn."""
-    regroup: Literal["rise", "always"] = attrs.field(default="rise", validator=one_of("rise", "always"))
-    """Whether the group of a waiting request only rises, or follows the cache, as printed."""
+    released: bool = False
+    """Whether shares are rounded up and groups follow the cache, as in Preble's released code."""
 
     def rank(self, request: Request, cached_tokens: int) -> int:
-        return max(self.lowest, self.groups * cached_tokens // request.prompt.tokens)
+        share = self.groups * cached_tokens
+        return max(1, -(-share // request.prompt.tokens) if self.released else share // request.prompt.tokens)
 
     def renewed(self, before: int, rank: int) -> int:
-        return max(before, rank) if self.regroup == "rise" else rank
+        return rank if self.released else max(before, rank)
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:
-        """What holds of turns; nothing for the printed rules."""
-        return able.THEOREMS if self.lowest and self.regroup == "rise" else ()
+        """What holds of turns; nothing for the released rules."""
+        return () if self.released else able.THEOREMS
 
 
 LEVELS_MAX = 31

@@ -5,7 +5,6 @@ import pytest
 
 from fairsched.policies.orders.abilities import picks_max, turns_max
 from fairsched.policies.orders.abilities import weighted_round_robin as turns
-from fairsched.verify.logic import SampledClaim
 from fairsched.verify.mutation.kernels import MutationTarget, outcomes
 from fairsched.verify.mutation.mutants import Fate
 from fairsched.verify.proofs.orders import weighted_round_robin, weighted_round_robin_bound
@@ -31,11 +30,7 @@ def test_the_bound_is_reached(groups: int) -> None:
             assert max(waits) == picks_max(position, turns_max(position, quota), quota, whole)
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [weighted_round_robin_bound.cold_request(), weighted_round_robin_bound.regrouped_request()],
-    ids=lambda c: c.theorem.id,
-)
-def test_what_ships_is_free_of_it(claim: SampledClaim) -> None:
-    """The two loads that break the printed groups, in the shipped ones."""
+def test_what_ships_is_free_of_it() -> None:
+    """The load that breaks groups that follow the cache down breaks no bound of the shipped ones."""
+    claim = weighted_round_robin_bound.regrouped_request()
     assert isinstance(prove(claim), Proved)

@@ -84,7 +84,6 @@ def bugs() -> tuple[v.Bug, ...]:
 Script = Sequence[Sequence[Any]]
 
 _EMPTY = WorkerState(0, 1 << 20).view(0)
-_PRINTED = "the share of a prompt that is cached says which group it is in; group 0 has no quota (printed)"
 _SOURCE = "Preble (ICLR'25), the local scheduler"
 
 
@@ -154,16 +153,8 @@ def picks(groups: int, quota: int, position: int, offset: int) -> int:
 
 # --- what is false ----------------------------------------------------------------------------------------------------
 
-_COLD, _WARM, _OWN = [90, 91, 92, 93], [1, 2, 3], 100
+_COLD, _WARM, _OWN = [90, 91, 92, 93], [1, 2], 100
 _COLD_ID = 0
-
-
-def _cold() -> Mapping[str, Any]:
-    """Send a request in each pick of which three tokens of four are cached, while one that matches nothing waits."""
-    script: list[list[Any]] = [["cache", _WARM], ["come", 1, [*_WARM, _OWN]], ["come", _COLD_ID, _COLD]]
-    for i in range(20):
-        script += [["come", 2 + i, [*_WARM, _OWN + 1 + i]], ["let in"]]
-    return {"groups": 3, "position": 1, "script": script}
 
 
 def _regrouped() -> Mapping[str, Any]:
@@ -201,12 +192,6 @@ def _waits_at_most(theorem: Theorem, fields: Mapping[str, Any], world: Mapping[s
     return v.SampledClaim(theorem, lambda: (world,), shows)
 
 
-def cold_request(**fields: Any) -> v.SampledClaim:
-    """F-PG-1 about priority groups with these fields."""
-    theorem = Theorem("F-PG-1", "priority groups let no request starve", _SOURCE, (), scope=Scope.BOUNDED)
-    return _waits_at_most(theorem, fields, _cold())
-
-
 def regrouped_request(**fields: Any) -> v.SampledClaim:
     """F-PG-2 about priority groups with these fields."""
     statement = "the bound on a wait holds if a waiting request's group follows the cache, down as well as up"
@@ -230,13 +215,6 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
     """Return the false statements, in this order."""
     return (
         v.RefutedClaim(
-            cold_request(lowest=0),
-            _PRINTED,
-            PG_1.id,
-            "three groups: a stream of requests with 3 of 4 tokens cached, and a cold one waits 20 picks of 20",
-            _cold(),
-        ),
-        v.RefutedClaim(
             share_of_a_batch(),
             "quotas are parts of each batch, rounded down",
             PG_1.id,
@@ -244,8 +222,8 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
             {"b": 8, "g": 6, "N": 55},
         ),
         v.RefutedClaim(
-            regrouped_request(regroup="always"),
-            "a waiting request is grouped anew whenever the cache changes (printed)",
+            regrouped_request(released=True),
+            "a waiting request is grouped anew whenever the cache changes (released code)",
             PG_1.id,
             "three groups: a prefix cached for each turn of the low group and evicted for the high one's: 12 of 12",
             _regrouped(),
