@@ -1,7 +1,7 @@
 """The deficit gate: a client that is served pays, and only clients with credit are served (DLPM's gate).
 
-Paper: "Locality-aware Fair Scheduling in LLM Serving" (DLPM and D2LPM).  Its listings were not available to us: rules
-and constants are reconstructed from its proofs, and where its printed rule breaks its theorem (credit is reset when a
+Paper: "Locality-aware Fair Scheduling in LLM Serving" (DLPM and D2LPM).  Rules and constants
+are reconstructed from its prose and proofs, and where its printed rule breaks its theorem (credit is reset when a
 client comes back) ours differs and the printed one is kept as the variant `rejoin="reset"`.
 
 Theorem: between two clients of equal weight that both wait, charged service differs by at most 2(Q + U - 1) over any

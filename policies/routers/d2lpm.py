@@ -1,6 +1,6 @@
 """D2LPM: requests go where their prompt is cached, as long as their client has credit there.
 
-Paper: "Locality-aware Fair Scheduling in LLM Serving", reconstructed as far as its listings were not available to us.
+Paper: "Locality-aware Fair Scheduling in LLM Serving", read from its prose (4.2) and proofs.
 The workers run DLPM (`fairsched.policies.catalog.DLPM`), or VTC.
 
 State: `d[i][w]`, a deficit for each client and worker.  A client is charged at the worker that its request is sent to:
