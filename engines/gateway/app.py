@@ -21,7 +21,8 @@ from fairsched.engines.gateway.identity import Peer
 from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, begun, current, over
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_CALLED = frozenset(each.path for each in openai.GATED) | {openai.MODELS}
+_MODELS = (openai.MODELS, "/models")
+_CALLED = openai.BY_PATH.keys() | set(_MODELS)
 """Paths of calls, as opposed to those of the gateway itself."""
 WEIGHTS_BYTES = 1 << 16
 _WEIGHTS = msgspec.json.Decoder(dict[str, int])
@@ -113,10 +114,11 @@ class _Application:
         app.cleanup_ctx.append(self._running)
         app.on_response_prepare.append(self._prepared)
         app[ROOM] = lambda: self._bodies.make_room() or gateway.account.make_room()
-        for gated in openai.GATED:
-            self._add("POST", gated.path, partial(self._gated, gated))
-        self._add("GET", openai.MODELS, self._models)
-        app.router.add_get(f"{openai.MODELS}/{{model:.+}}", self._models)
+        for path, gated in openai.BY_PATH.items():
+            self._add("POST", path, partial(self._gated, gated))
+        for path in _MODELS:
+            self._add("GET", path, self._models)
+            app.router.add_get(f"{path}/{{model:.+}}", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/healthz", self._alive)
         app.router.add_get("/readyz", self._ready)
@@ -294,7 +296,7 @@ class _Application:
 def _path(request: web.Request) -> str:
     """Return the path of a call, without a slash at its end or the name of a model."""
     path = request.path.rstrip("/")
-    return openai.MODELS if path.startswith(f"{openai.MODELS}/") else path
+    return openai.MODELS if path.startswith(tuple(f"{each}/" for each in _MODELS)) else path
 
 
 def _peer(request: web.Request) -> Peer:

@@ -287,8 +287,9 @@ class _Try:
         self._name = name
         self._call = call
         self._placed = placed
-        self._reader: openai.StreamReader | openai.WholeReader | None = None
+        self._reader: openai.StreamReader | openai.WholeReader | openai.UnreadableReader | None = None
         self._streams = self._strips = self._packed = False
+        self._unpack: Callable[[bytes], bytes] | None = None
         self._begun = time.monotonic()
 
     async def run(self) -> web.StreamResponse:
@@ -304,6 +305,7 @@ class _Try:
                 ) as answer,
             ):
                 self._streams = answer.streams
+                self._unpack = openai.unpacked(CIMultiDict(answer.headers).get("Content-Encoding", ""))
                 self._reader = call.reader(
                     streams=answer.streams,
                     bytes_per_token=gateway.config.bytes_per_token,
@@ -356,18 +358,15 @@ class _Try:
         return openai.with_fields(body, {"stream_options": call.stream_options}) if self._strips else body
 
     async def _pass_on(self, watch: servers.Watch, answer: servers.ServerAnswer) -> None:
-        reader, watches = self._reader, self._gateway.watches
-        assert reader is not None
-        produced, request_id = self._gateway.account.produced, self._placed.request_id
+        watches, produced, request_id = self._gateway.watches, self._gateway.account.produced, self._placed.request_id
         # What the caller of a stream does not see may be left out.
         headers = [each for each in answer.headers if not (answer.streams and each[0].lower() == "content-length")]
-        unpack = openai.unpacked(CIMultiDict(headers).get("Content-Encoding", ""))
-        self._packed = unpack is not None and self._reply.response is None
+        self._packed = self._unpack is not None and self._reply.response is None
         writer = await self._reply.begin(answer.status, headers, self._placed.headers)
         protocol = self._reply.request.protocol
         chunk = answer.first
         while chunk:
-            tokens, seen = reader.pass_on(chunk if unpack is None else unpack(chunk))
+            tokens, seen = self._taken(chunk)
             if self._packed:
                 seen = chunk
             if tokens:
@@ -381,13 +380,27 @@ class _Try:
             watch.since = watches.sweep
             chunk = await answer.read()
 
+    def _taken(self, chunk: bytes) -> tuple[int, bytes]:
+        """Return how many tokens the next bytes of an answer bring, and what of them its caller sees.  An answer in a
+        coding that cannot be read may be all that was asked for."""
+        assert self._reader is not None
+        try:
+            return self._reader.pass_on(chunk if self._unpack is None else self._unpack(chunk))
+        except ValueError as error:
+            self._reader = openai.UnreadableReader(self._call.max_output_tokens * self._call.endpoint.generates)
+            if not self._packed:
+                raise servers.BrokenError(f"its bytes are of no use here: {error}") from None
+            self._unpack = None
+            return 0, chunk
+
     async def _read(self, answer: servers.ServerAnswer) -> None:
         """Read what cannot be passed on, since the caller has the head of a stream already: an event says so."""
-        kept, reader = answer.first, self._reader
+        kept, chunk = b"", answer.first
+        while chunk:
+            kept = (kept + self._taken(chunk)[1])[:ERROR_BYTES_MAX]
+            chunk = await answer.read()
+        reader = self._reader
         assert reader is not None
-        while chunk := await answer.read():
-            reader.pass_on(chunk)
-            kept = (kept + chunk)[:ERROR_BYTES_MAX]
         said = openai.said_error(kept) if answer.status < 500 else ""
         why = f"HTTP {answer.status}{': ' * bool(said)}{said}" if answer.status >= 400 else "it is no stream"
         self._reader = openai.StreamReader(self._call.endpoint.form)

@@ -81,6 +81,29 @@ def test_the_check_needs_no_other_extra(tmp_path: Path) -> None:
         assert run.returncode == (text != PLAIN) * 2
 
 
+@pytest.mark.parametrize("missing", ["rich", "rich.console"])
+@pytest.mark.parametrize(("option", "extra"), [("", "gateway"), ("--picker", "endpoint-picker")])
+def test_what_the_check_lacks_is_in_the_extra_of_its_command(
+    missing: str, option: str, extra: str, tmp_path: Path
+) -> None:
+    """A package that is gone is named with the extra that was installed, and not with one for everything else."""
+    path = written(tmp_path) if not option else tmp_path / "picker.toml"
+    if option:
+        path.write_text('[pool]\nendpoints = ["10.0.0.1:8000"]\nwindow_tokens = 1000\n')
+    words = ["gateway", str(path), "--check", *filter(None, [option])]
+    code = f"import sys\nsys.modules[{missing!r}] = None\nfrom fairsched.cli import main\nsys.exit(main({words!r}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"pip install 'fairsched[{extra}]'" in run.stderr, run
+    assert run.returncode == 2
+    if missing == "rich":
+        others = ("aiohttp", "uvloop", "yarl", "multidict", "redis", "jwt", "jinja2", "matplotlib")
+        code = code.replace(
+            "sys.modules['rich'] = None", f"sys.modules |= dict.fromkeys({others if option else others[4:]})"
+        )
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run
+
+
 def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And warns of what lets any caller in, on the same page as the bound, and of a server that does not say what it
     runs where nobody says it."""

@@ -23,10 +23,17 @@ from fairsched.engines.gateway.openai.errors import (
     preflight_headers,
     said_error,
 )
-from fairsched.engines.gateway.openai.streams import StreamReader, Usage, WholeReader, unpacked, usage_of
+from fairsched.engines.gateway.openai.streams import (
+    StreamReader,
+    UnreadableReader,
+    Usage,
+    WholeReader,
+    unpacked,
+    usage_of,
+)
 
 __all__ = [
     "BY_PATH", "GATED", "INSUFFICIENT", "MODELS", "CallError", "Endpoint", "ForwardedCall", "StreamReader", "Tokenizer",
-    "Usage", "WholeReader", "cors_headers", "error_document", "error_event", "has_prompt", "preflight_headers",
-    "read_call", "said_error", "shown", "sized", "unpacked", "usage_of", "with_fields"
+    "UnreadableReader", "Usage", "WholeReader", "cors_headers", "error_document", "error_event", "has_prompt",
+    "preflight_headers", "read_call", "said_error", "shown", "sized", "unpacked", "usage_of", "with_fields"
 ]  # fmt: skip

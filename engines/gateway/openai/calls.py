@@ -49,8 +49,14 @@ _MEDIA = {
     "audio_url": "audio_url",
     "video_url": "video_url",
 }
-"""Content parts that are no text, by type: the field that holds the data.  A file may be text, and counts by its
-bytes."""
+"""Content parts that are no text, by type: the field that holds the data."""
+_TEXTS = frozenset(
+    {"text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal", "message", "reasoning"}
+    | {"thinking", "redacted_thinking", "function", "function_call", "function_call_output", "custom"}
+    | {"custom_tool_call", "custom_tool_call_output", "tool_use", "tool_result"}
+)
+"""Types of what counts by its bytes.  A part of any other may stand for more than it has, as the id of a file does: it
+is taken for a medium beside its bytes."""
 _PROMPT = attrs.evolve(COMPLETIONS, most_default=None)
 """What a call with a prompt is taken for whose endpoint is not known: another protocol has another default."""
 _DEEP = re.compile(rb"\[\s*\[\s*\[")
@@ -70,7 +76,7 @@ class _Part(msgspec.Struct, gc=False):
     video_url: msgspec.Raw = msgspec.Raw()
 
 
-_PARTS = msgspec.json.Decoder(list[_Part])
+_PARTS = msgspec.json.Decoder(list[_Part | str])
 
 
 @attrs.frozen
@@ -353,7 +359,7 @@ class _Counter:
                 counted += text.count(b",") + 1
                 most += text.count(b",") + 1
             else:
-                media = list(_media_of(text)) if text.count(b"{") <= PARTS_MAX else []
+                media = list(_media_of(text)) if 0 < text.count(b"{") <= PARTS_MAX else []
                 counted += len(media) * self.media_tokens
                 most += len(media) * max(self.media_tokens_max, self.media_tokens)
                 texts.append(_without(text, media))
@@ -366,7 +372,7 @@ class _Counter:
 
 
 def _media_of(text: bytes, depth: int = 4) -> Iterator[bytes]:
-    """Yield the data of media in messages, in their parts, and in what those hold."""
+    """Yield the data of media in messages, in their parts, and in what those hold; empty where that is elsewhere."""
     if not depth or not text.startswith(b"["):
         return
     try:
@@ -374,13 +380,18 @@ def _media_of(text: bytes, depth: int = 4) -> Iterator[bytes]:
     except (msgspec.DecodeError, RecursionError):
         return
     for part in parts:
-        key = _MEDIA.get(part.type) if isinstance(part.type, str) else None
-        data = b"" if key is None else bytes(getattr(part, key))
+        if isinstance(part, str):
+            continue
+        kind = part.type if isinstance(part.type, str) else ""
+        keys = [_MEDIA[kind]] if kind in _MEDIA else [] if kind else _MEDIA.values()
+        data = max((bytes(getattr(part, key)) for key in keys), key=len, default=b"")
         if len(data) > 2:
             yield data
-        else:
-            yield from _media_of(bytes(part.content), depth - 1)
-            yield from _media_of(bytes(part.output), depth - 1)
+            continue
+        if kind and kind not in _TEXTS:
+            yield b""
+        yield from _media_of(bytes(part.content), depth - 1)
+        yield from _media_of(bytes(part.output), depth - 1)
 
 
 def _without(text: bytes, pieces: list[bytes]) -> bytes:

@@ -113,5 +113,5 @@ GATED: tuple[Endpoint, ...] = (
 """What passes the gate.  All of them are POST."""
 MODELS = "/v1/models"
 """The models of all servers, or one of them by its name."""
-BY_PATH = {endpoint.path: endpoint for endpoint in GATED}
-"""The gated endpoints by their paths."""
+BY_PATH = {each.path.removeprefix("/v1"): each for each in GATED} | {each.path: each for each in GATED}
+"""The gated endpoints by their paths, also without `/v1`: a base URL is often given so."""

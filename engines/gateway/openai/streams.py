@@ -111,20 +111,38 @@ def usage_of(body: bytes, max_output_tokens: int, bytes_per_token: int) -> Usage
 
 
 def unpacked(coding: str) -> Callable[[bytes], bytes] | None:
-    """Return what gives the bytes in those of an answer that is packed so, as they come; None: they are as they came.
+    """Return what gives the bytes in those of an answer that is packed so, as they come; it raises `ValueError` for
+    bytes that cannot be read.  None: they are as they came.
 
     Some servers pack an answer though they are asked not to.
     """
-    if coding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
-        return None
+    coding = coding.strip().lower()
     inside = zlib.decompressobj(zlib.MAX_WBITS | 32)
 
     def take(chunk: bytes) -> bytes:
         with suppress(zlib.error):
-            return inside.decompress(chunk)
-        return b""
+            if coding in ("gzip", "x-gzip", "deflate"):
+                plain = inside.decompress(chunk)
+                if not inside.unused_data:
+                    return plain
+        raise ValueError(f"an answer is packed as {coding[:40]}")
 
-    return take
+    return None if coding in ("", "identity") else take
+
+
+class UnreadableReader:
+    """What stands for an answer in a coding that cannot be read: it came to all that it may be."""
+
+    def __init__(self, max_output_tokens: int) -> None:
+        self.usage = Usage(None, max_output_tokens)
+
+    def pass_on(self, chunk: bytes) -> tuple[int, bytes]:
+        """Pass the next bytes on."""
+        return 0, chunk
+
+    def rest(self) -> bytes:
+        """Return what is still held: nothing."""
+        return b""
 
 
 class WholeReader:

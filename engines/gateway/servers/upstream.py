@@ -37,19 +37,18 @@ _TOLD_BYTES_MAX, _TOLD_SECONDS = 4 << 20, 5.0
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 Headers = list[tuple[str, str]]
 
-_HOP = frozenset(
-    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"}
-    | {"upgrade", "proxy-connection"}
-)
-"""Headers of one connection."""
 _PASSED = frozenset(
     {"accept", "accept-language", "authorization", "baggage", "content-type", "traceparent", "tracestate", "user-agent"}
     | {"anthropic-beta", "anthropic-version", "openai-beta", "openai-organization", "openai-project", "x-api-key"}
 )
 """Headers of a call that go on as they came.  Others say things to a server that are no caller's to say: which of its
 replicas computes, before whom, under whose session."""
-_THEIRS = _HOP | {"date", "server", "location", "set-cookie"}
-"""Headers of an answer that do not go on."""
+_ANSWERED = frozenset(
+    {"cache-control", "content-disposition", "content-encoding", "content-language", "content-length", "content-type"}
+    | {"openai-model", "openai-processing-ms", "openai-version", "retry-after"}
+)
+"""Headers of an answer that go on.  Others may say what is of no caller: where a server stands, how full it is, and
+whose session this was."""
 _BUSY = frozenset({429, 503})
 _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that the HTTP client would add of itself."""
@@ -220,8 +219,8 @@ async def _begun(response: aiohttp.ClientResponse, upstream: Upstream) -> Server
     except (aiohttp.ClientError, OSError) as error:
         raise ServerFailedError(Failure("lost", f"{type(error).__name__}: {error}"), sent=True) from None
     streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
-    dropped = _named(response.headers.items()) | _THEIRS
-    kept = [(key, value) for key, value in response.headers.items() if key.lower() not in dropped]
+    passed = _ANSWERED - _named(response.headers.items())
+    kept = [(key, value) for key, value in response.headers.items() if key.lower() in passed]
     return ServerAnswer(status, kept, streams, first, response.content)
 
 

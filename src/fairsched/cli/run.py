@@ -133,6 +133,13 @@ def application() -> "App":
     return app
 
 
+def _extra(module: str, words: Sequence[str]) -> str | None:
+    """Return the extra that brings a module: that of the command, if it does."""
+    if words[0] == "gateway" and module in ("cyclopts", "rich"):
+        return "endpoint-picker" if "--picker" in words else "gateway"
+    return next((extra for extra, modules in EXTRAS.items() if module in modules), None)
+
+
 def run(words: Sequence[str]) -> int:
     """Run one command; returns the exit status."""
     if words in ([], ["--help"], ["-h"]):
@@ -152,10 +159,8 @@ def run(words: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        for extra, modules in EXTRAS.items():
-            if missing in modules:
-                fail(f"{name} needs {error.name}: pip install 'fairsched[{extra}]'")
+        if (extra := _extra((error.name or "").partition(".")[0], words)) is not None:
+            fail(f"{name} needs {error.name}: pip install 'fairsched[{extra}]'")
         _unforeseen(name, error)
     except BrokenPipeError:
         # The reader of the output has seen enough; Python must not complain at exit either.

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
@@ -279,6 +280,69 @@ async def test_an_answer_that_its_server_packs_passes_as_it_is_and_is_charged(st
         await here.emptied()
         (client,) = here.status["clients"].values()
         assert (client["prompt_tokens"], client["output_tokens"]) == (7, 400)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("coding", "packed"),
+    [
+        ("br", b"\x1b?"),
+        ("zstd", b"\x28\xb5"),
+        ("gzip, br", b"\x1f\x8b"),
+        ("gzip", b"none"),
+        ("gzip", gzip.compress(b"") * 2),
+    ],
+)
+@in_loop
+async def test_an_answer_that_cannot_be_read_is_charged_for_all_that_it_may_be(
+    coding: str, packed: bytes, stream: bool
+) -> None:
+    """In a coding that is not known here, or with bytes that are none of it: it passes as it is."""
+    headers = {"content-encoding": coding, "content-type": "text/event-stream" if stream else "application/json"}
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=packed, headers=headers)
+
+    server = web.Application()
+    server.router.add_post("/v1/chat/completions", answer)
+    async with (
+        served(server) as url,
+        world(url) as here,
+        aiohttp.ClientSession(here.http.url, auto_decompress=False) as http,
+        http.post(
+            "/v1/chat/completions",
+            json={"messages": [{"role": "user", "content": "hello"}], "max_tokens": 300, "stream": stream},
+            headers={"x-client": "a"},
+        ) as said,
+    ):
+        assert await said.read() == packed
+        assert said.headers["content-encoding"] == coding
+        await here.emptied()
+        (client,) = here.status["clients"].values()
+        assert client["output_tokens"] == 300
+        assert client["prompt_tokens"] == PROMPT_TOKENS
+
+
+@in_loop
+async def test_headers_of_an_answer_pass_by_a_list() -> None:
+    """What a server says of its content passes; what it says of itself, its sessions and its tenants does not."""
+    kept = {
+        "content-type": "application/json",
+        "cache-control": "no-store",
+        "retry-after": "7",
+        "content-language": "en",
+    }
+    dropped = ("set-cookie", "x-internal-host", "alt-svc", "x-ratelimit-limit-requests", "www-authenticate", "via")
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=b"{}", headers={**kept, **dict.fromkeys(dropped, "told")})
+
+    server = web.Application()
+    server.router.add_post("/v1/chat/completions", answer)
+    async with served(server) as url, world(url) as here:
+        said = (await here.ask()).headers
+        assert {name: said.get(name) for name in kept} == kept
+        assert not {name.lower() for name in said} & set(dropped)
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -218,6 +218,24 @@ async def test_a_server_that_lists_no_models_is_asked_for_them_once_at_a_time() 
 
 
 @in_loop
+async def test_a_base_url_without_v1_is_the_same() -> None:
+    """`/chat/completions` is `/v1/chat/completions`, to the server too, and is charged as that; so are the models."""
+    model = Model(models=["a"])
+    async with modelled(model, unknown_clients="reject", identify="key") as here:
+        assert (await here.http.post("/chat/completions", json=PLAIN)).status == 401
+    async with modelled(model) as here:
+        for path in (CHAT, CHAT.removeprefix("/v1"), "/messages"):
+            assert (await here.http.post(path, json={**PLAIN, "max_tokens": 3}, headers=USER)).status == 200
+        assert [path for path, _ in model.asked] == [CHAT, CHAT, "/v1/messages"]
+        await here.emptied()
+        assert here.status["outcomes"] == {"finished": 3}
+        refused = (await here.http.post("/messages", json={}, headers=USER)).json()
+        assert refused["type"] == "error"
+        assert (await here.http.get("/models/a", headers=USER)).json()["id"] == "a"
+        assert (await here.http.get("/models", headers=USER)).json()["data"] == model.models
+
+
+@in_loop
 async def test_models_are_those_of_all_servers_and_calls_go_where_theirs_is() -> None:
     """Each is listed once, for known callers; a call of a model that no server lists goes anywhere.  A model is found
     by its name, with a slash in it or behind it, and by `HEAD`."""

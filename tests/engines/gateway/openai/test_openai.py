@@ -88,6 +88,38 @@ def test_an_image_is_not_its_bytes(path: str, fields: dict[str, Any]) -> None:
     assert IMAGE[22:].encode() in call.body
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "part"),
+    [
+        (CHAT, "messages", {"type": "file", "file": {"file_id": "file-1"}}),
+        (CHAT, "messages", {"type": "image_embeds", "image_embeds": "x"}),
+        (CHAT, "messages", {"image_url": {"url": "http://x/y.png"}}),
+        (CHAT, "messages", {"type": "image_url", "uuid": "known"}),
+        ("/v1/responses", "input", {"type": "input_image", "file_id": "file-1"}),
+        ("/v1/responses", "input", {"type": "input_file", "file_id": "file-1"}),
+        ("/v1/messages", "messages", {"type": "document", "source": {"type": "url", "url": "http://x/y.pdf"}}),
+        ("/v1/messages", "messages", {"type": "tool_result", "content": [{"type": "search_result", "id": "a"}]}),
+    ],
+)
+def test_a_part_that_stands_for_more_than_it_has_is_no_little_text(path: str, field: str, part: dict[str, Any]) -> None:
+    """The id of a file, an address, a type that is not known: it is taken for a medium, and may be the most of one."""
+    for content in ([part], ["text", part]):
+        call = read(path, {field: user(content), "max_tokens": 5, "max_output_tokens": 5})
+        assert 500 <= call.prompt_tokens < 600
+        assert call.prompt_tokens_max >= CONFIG.media_tokens_max
+    call = read("/v1/responses", {"input": [{"type": "item_reference", "id": "a"}], "max_output_tokens": 5})
+    assert call.prompt_tokens_max >= CONFIG.media_tokens_max
+
+
+def test_calls_of_tools_and_their_results_are_text() -> None:
+    """They count by their bytes, as text does."""
+    parts = [{"type": "text", "text": "a"}, {"type": "tool_use", "id": "1", "input": {}}, {"type": "tool_result"}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for fields in ({"messages": user(parts)}, {"messages": user("a"), "tools": tools}):
+        call = read("/v1/messages", {**fields, "max_tokens": 5})
+        assert call.prompt_tokens_max <= len(json.dumps(fields))
+
+
 def test_text_that_looks_like_an_image_is_text() -> None:
     """A text part with a data URL in it counts by its bytes: a server reads it as text."""
     for part in ({"type": "text", "text": IMAGE}, {"type": "file", "file": {"file_data": IMAGE}}):
