@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from fairsched.engines.simulation.simulator import Simulator, simulate_events
     from fairsched.engines.simulation.sweep import DEFAULT_POLICIES, Progress, compare
     from fairsched.engines.simulation.tasks import TaskDiedError, cpus, raised_at, run_tasks, tell
+    from fairsched.engines.simulation.vllm import VllmEngine, VllmOptions, VllmScheduler, simulate_vllm
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
     "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "Bucketed", "CallGraph", "Cluster", "Oracle", "Predictor", "Progress",
-    "Reports", "RunSpec", "Simulator", "TaskDiedError", "compare", "cpus", "latency_model", "limits_of", "predictor",
-    "raised_at", "router_of", "run_tasks", "simulate", "simulate_events", "tell"
+    "Reports", "RunSpec", "Simulator", "TaskDiedError", "VllmEngine", "VllmOptions", "VllmScheduler", "compare", "cpus",
+    "latency_model", "limits_of", "predictor", "raised_at", "router_of", "run_tasks", "simulate", "simulate_events",
+    "simulate_vllm", "tell"
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfi
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
@@ -22,6 +23,9 @@ from fairsched.model.events import Event
 
 BLOCK = 32
 """vLLM's attention on CPU takes multiples of it."""
+
+STOP = 1
+"""The token with which an output ends."""
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -52,7 +56,8 @@ def tiny_llama(folder: Path) -> Path:
 class Bare:
     """vLLM's scheduler without a model: every step computes what was scheduled, and samples token 7.
 
-    `fair` is our table of the additional configuration; None gives vLLM's own scheduler.
+    `fair` is our table of the additional configuration; None gives vLLM's own scheduler.  `more` are settings of vLLM's
+    `SchedulerConfig`.
     """
 
     def __init__(
@@ -65,31 +70,39 @@ class Bare:
         budget: int = 128,
         caching: bool = False,
         rank: int = 0,
+        size: int = BLOCK,
+        longest: int = 256,
+        async_scheduling: bool = True,
+        **more: Any,
     ) -> None:
         init_none_hash(sha256)
         config = VllmConfig(
-            model_config=ModelConfig(model=str(model), dtype="float32", max_model_len=256, skip_tokenizer_init=True),
+            model_config=ModelConfig(
+                model=str(model), dtype="float32", max_model_len=longest, skip_tokenizer_init=True
+            ),
             scheduler_config=SchedulerConfig(
                 max_num_seqs=seats,
                 max_num_batched_tokens=budget,
-                max_model_len=256,
+                max_model_len=longest,
                 enable_chunked_prefill=True,
-                async_scheduling=True,
+                async_scheduling=async_scheduling,
                 is_encoder_decoder=False,
+                **more,
             ),
-            cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=caching),
+            cache_config=CacheConfig(block_size=size, enable_prefix_caching=caching),
             parallel_config=ParallelConfig(),
             additional_config={} if fair is None else {"fairsched": fair},
         )
         config.parallel_config.data_parallel_index = rank
         config.cache_config.num_gpu_blocks = blocks + 1  # One is vLLM's null block.
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        self.scheduler: Any = (FairScheduler if fair is not None else AsyncScheduler)(
+        spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        own = AsyncScheduler if async_scheduling else Scheduler
+        self.scheduler: Any = (FairScheduler if fair is not None else own)(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(
                 num_blocks=blocks + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
             ),
-            block_size=BLOCK,
+            block_size=size,
             log_stats=False,
             structured_output_manager=StructuredOutputManager(config),
         )
@@ -101,9 +114,9 @@ class Bare:
 
     def add(self, name: str, prompt: list[int], most: int, client: str) -> None:
         """A request comes."""
-        params = SamplingParams(max_tokens=most, ignore_eos=True, extra_args={"client": client})
+        params = SamplingParams(max_tokens=most, ignore_eos=True, stop_token_ids=[STOP], extra_args={"client": client})
         params.update_from_generation_config({}, 1)
-        hasher = get_request_block_hasher(BLOCK, sha256)
+        hasher = get_request_block_hasher(self.scheduler.block_size, sha256)
         self.scheduler.add_request(
             Request(
                 request_id=name,
@@ -142,11 +155,15 @@ class Bare:
 
     def _deliver(self) -> None:
         output, samples = self._in_flight.pop(0)
+        self.deliver(output, dict.fromkeys(samples, 7))
+
+    def deliver(self, output: Any, sampled: Mapping[str, int]) -> None:
+        """Give a step's results back: the tokens that requests have sampled in it."""
         names = list(output.num_scheduled_tokens)
         results = ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: i for i, name in enumerate(names)},
-            sampled_token_ids=[[7] if name in samples else [] for name in names],
+            sampled_token_ids=[[sampled[name]] if name in sampled else [] for name in names],
             logprobs=None,
             prompt_logprobs_dict={},
             pooler_output=[],

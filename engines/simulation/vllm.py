@@ -1,0 +1,570 @@
+"""vLLM's V1 engine on one worker: its scheduler and block pool to the letter, with step times of a latency model.
+
+`VllmScheduler.schedule` says what the next step computes, and `update` takes a step's tokens, as vLLM's
+`Scheduler` and `AsyncScheduler` do; `run_vllm` plays a workload against it in time, as the core of vLLM's engine does:
+
+- A step first serves what runs, in order of admission, then lets in what waits, until its token budget is spent.
+- A request that finds no block preempts the last that runs, perhaps itself, which waits in front of all others, loses
+  its blocks, and computes again what it does not find in the prefix cache.  In such a step no request enters.
+- Blocks are named by all tokens up to their end; the free ones stay cached until taken, oldest first, of a request that
+  left the last block first.  A cached prompt computes its last token again, and so its last block.
+- With asynchronous scheduling two steps are in flight: the second is decided when the first begins, without its tokens.
+  A request that comes enters when a step ends, while the next already runs, and waits for that; blocks of a finished
+  request are free one step late.
+
+A radix tree (`model.prefix_cache`) shares and evicts by tokens, and cannot say which of equal blocks vLLM evicts; so
+blocks are kept here, by number.  Source: vLLM 0.32.0, `vllm/v1/core`; tests/integration/test_vllm_simulation.py holds
+each step to it.
+"""
+
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from heapq import heapify, heappop, heappush
+from itertools import islice
+
+import attrs
+from msgspec.structs import replace
+
+from fairsched.engines.analysis import Recorder, Run
+from fairsched.engines.logs import CanonicalLog
+from fairsched.engines.simulation.calls import CallGraph
+from fairsched.model import events as ev
+from fairsched.model.latency import LatencyModel
+from fairsched.model.request import KEY_BYTES, Job, Prompt, Request, Workload
+
+NULL_BLOCK = 0
+"""vLLM keeps the first block for itself."""
+
+
+def _positive(instance: object, attribute: "attrs.Attribute[int]", value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{attribute.name} is at least 1, not {value}")
+
+
+@attrs.frozen
+class VllmOptions:
+    """Options of vLLM, by its names.  `num_gpu_blocks` is what vLLM logs, its own block included; None takes the memory
+    of the latency model.  `max_model_len` is the longest prompt with its output; None: no limit.
+
+    vLLM before 0.20 has no `scheduler_reserve_full_isl`: a request enters if its first chunk fits.
+    """
+
+    num_gpu_blocks: int | None = None
+    block_size: int = attrs.field(default=16, validator=_positive)
+    max_num_batched_tokens: int = attrs.field(default=2048, validator=_positive)
+    max_num_seqs: int = attrs.field(default=256, validator=_positive)
+    max_model_len: int | None = None
+    long_prefill_token_threshold: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    enable_prefix_caching: bool = True
+    async_scheduling: bool = True
+    scheduler_reserve_full_isl: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
+                f"({self.max_num_seqs}), and each request needs a token of a step"
+            )
+
+
+class Status(Enum):
+    """Where a request is, by vLLM's names."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    PREEMPTED = auto()
+    FINISHED_STOPPED = auto()
+    FINISHED_ABORTED = auto()
+
+
+class VllmCall:
+    """A request as vLLM's scheduler keeps it.
+
+    Of its `num_tokens` (prompt and output so far) and `num_output_placeholders` (outputs of steps whose results are not
+    back) it has `num_computed_tokens`, the first `num_cached_tokens` of them found in the cache, with those of steps in
+    flight (`num_in_flight_tokens`).  Of a preempted one `num_stale_output_tokens` are in flight.  It holds `blocks`, of
+    which `num_cached_blocks` have their names.  It ends after `output_tokens`, which the scheduler does not know.
+    """
+
+    __slots__ = (
+        "block_hashes", "blocks", "extend_left", "is_prefill_chunk", "job", "max_tokens", "num_cached_blocks",
+        "num_cached_tokens", "num_computed_tokens", "num_in_flight_tokens", "num_output_placeholders",
+        "num_output_tokens", "num_preemptions", "num_prompt_tokens", "num_stale_output_tokens", "num_tokens",
+        "output_tokens", "status"
+    )  # fmt: skip
+
+    def __init__(self, job: Job, block_hashes: list[bytes]) -> None:
+        self.job = job
+        self.num_prompt_tokens = self.num_tokens = job.request.prompt.tokens
+        self.max_tokens, self.output_tokens = job.request.max_output_tokens, job.output_tokens
+        self.block_hashes, self.blocks = block_hashes, list[int]()
+        self.num_computed_tokens = self.num_cached_tokens = self.num_cached_blocks = self.num_in_flight_tokens = 0
+        self.num_output_placeholders = self.num_stale_output_tokens = self.num_output_tokens = 0
+        self.num_preemptions = self.extend_left = 0
+        self.is_prefill_chunk = False
+        self.status = Status.WAITING
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it is over."""
+        return self.status is Status.FINISHED_STOPPED or self.status is Status.FINISHED_ABORTED
+
+
+class BlockPool:
+    """Blocks by number: how many requests hold each, its name once it is full, and the free ones in the order in which
+    they are taken."""
+
+    def __init__(self, blocks: int, caching: bool) -> None:
+        self.free = OrderedDict.fromkeys(range(NULL_BLOCK + 1, blocks))
+        self.caching = caching
+        self._holders = [0] * blocks
+        self.names: list[bytes | None] = [None] * blocks
+        self._cached: dict[bytes, list[int]] = {}
+
+    def find(self, names: Iterable[bytes]) -> list[int]:
+        """Return the blocks with the first of these names, up to the first that is not cached."""
+        found = []
+        for name in names:
+            blocks = self._cached.get(name)
+            if blocks is None:
+                break
+            found.append(blocks[0])
+        return found
+
+    def unused(self, blocks: Iterable[int]) -> int:
+        """Return how many of these blocks are free."""
+        return sum(not self._holders[block] for block in blocks)
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Let one more request hold each of these blocks."""
+        for block in blocks:
+            if not self._holders[block]:
+                del self.free[block]
+            self._holders[block] += 1
+
+    def take(self, count: int) -> list[int]:
+        """Return the first free blocks, which lose their names."""
+        taken = [self.free.popitem(last=False)[0] for _ in range(count)]
+        for block in taken:
+            self._holders[block] = 1
+            name = self.names[block]
+            if name is not None:
+                self.names[block] = None
+                same = self._cached[name]
+                same.remove(block)
+                if not same:
+                    del self._cached[name]
+        return taken
+
+    def name(self, blocks: Iterable[int], names: Iterable[bytes]) -> None:
+        """Give full blocks their names: from now on they are found."""
+        if self.caching:
+            for block, name in zip(blocks, names, strict=True):
+                self.names[block] = name
+                self._cached.setdefault(name, []).append(block)
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Let one request fewer hold these blocks, the last one first; those without a name are taken next."""
+        nameless: list[int] = []
+        named: list[int] = []
+        for block in reversed(blocks):
+            self._holders[block] -= 1
+            if not self._holders[block]:
+                (nameless if self.names[block] is None else named).append(block)
+        for block in reversed(nameless):
+            self.free[block] = None
+            self.free.move_to_end(block, last=False)
+        self.free.update(dict.fromkeys(named))
+
+
+Step = list[tuple[VllmCall, int, bool]]
+"""The requests of a step, how many tokens of each are computed, and whether it has a token of output then."""
+
+
+class VllmScheduler:
+    """vLLM's scheduler: `schedule` a step, `update` it with its results, in the same order; at most two are in flight,
+    or one without asynchronous scheduling.  The last step let in `admitted` and took out `preempted`.
+    """
+
+    def __init__(self, options: VllmOptions, num_gpu_blocks: int) -> None:
+        self.options = options
+        self.pool = BlockPool(num_gpu_blocks, options.enable_prefix_caching)
+        self.waiting: deque[VllmCall] = deque()
+        self.running: list[VllmCall] = []
+        self.admitted: list[VllmCall] = []
+        self.preempted: list[VllmCall] = []
+        self._numbers: dict[tuple[bytes, bytes], bytes] = {}
+        self._named = 0
+
+    def add(self, job: Job) -> VllmCall:
+        """Queue a request."""
+        call = VllmCall(job, self._hashes(job.request.prompt))
+        self.waiting.append(call)
+        return call
+
+    def abort(self, call: VllmCall) -> None:
+        """End a request whose caller gave up; what of it is in flight comes to nothing."""
+        (self.running if call.status is Status.RUNNING else self.waiting).remove(call)
+        call.status = Status.FINISHED_ABORTED
+        self._free(call)
+
+    def schedule(self) -> Step:
+        """Return the next step, empty if there is nothing to do; O(running + blocks of what enters)."""
+        options = self.options
+        budget, threshold = options.max_num_batched_tokens, options.long_prefill_token_threshold
+        if len(self.running) + len(self.waiting) < 2:
+            threshold = 0
+        step: list[tuple[VllmCall, int]] = []
+        self.admitted, self.preempted = [], []
+        running, place = self.running, 0
+        while place < len(running) and budget:
+            call = running[place]
+            place += 1
+            ahead, computed = call.num_output_placeholders, call.num_computed_tokens
+            # Its last token is in flight.
+            if ahead and computed + 2 - ahead >= call.num_prompt_tokens + call.max_tokens:
+                continue
+            count = call.num_tokens + ahead - computed
+            if 0 < threshold < count:
+                count = threshold
+            if count > budget:
+                count = budget
+            if not count:
+                continue
+            if not self._grow(call, computed + count):
+                break
+            step.append((call, count))
+            budget -= count
+        if not self.preempted:
+            self._admit(step, budget, threshold)
+        return [self._scheduled(call, count) for call, count in step]
+
+    def _grow(self, call: VllmCall, tokens: int) -> bool:
+        """Give a running request blocks for so many tokens, and preempt the last that runs as long as there are too
+        few; return whether the request still runs."""
+        more = -(-tokens // self.options.block_size) - len(call.blocks)
+        if more > 0:
+            while more > len(self.pool.free):
+                last = self.running.pop()
+                self._preempt(last)
+                if last is call:
+                    return False
+            call.blocks += self.pool.take(more)
+        self._name(call, min(tokens, call.num_tokens))
+        return True
+
+    def _preempt(self, call: VllmCall) -> None:
+        self._free(call)
+        call.status = Status.PREEMPTED
+        call.num_computed_tokens = call.num_output_placeholders = 0
+        call.num_stale_output_tokens = call.num_in_flight_tokens
+        call.num_preemptions += 1
+        self.waiting.appendleft(call)
+        self.preempted.append(call)
+
+    def _admit(self, step: list[tuple[VllmCall, int]], budget: int, threshold: int) -> None:
+        """Let in what waits, as long as the first has room; requests with outputs in flight are passed over."""
+        passed: list[VllmCall] = []
+        waiting, size = self.waiting, self.options.block_size
+        while budget and waiting and len(self.running) < self.options.max_num_seqs:
+            call = waiting[0]
+            if call.num_stale_output_tokens:
+                passed.append(waiting.popleft())
+                continue
+            # The last token is always computed: it yields the next one.
+            found = self.pool.find(islice(call.block_hashes, (call.num_tokens - 1) // size))
+            cached = len(found) * size
+            count = call.num_tokens - cached
+            if 0 < threshold < count:
+                count = threshold
+            count = min(count, budget)
+            must_fit = call.num_tokens if self.options.scheduler_reserve_full_isl else cached + count
+            if -(-must_fit // size) - len(found) + self.pool.unused(found) > len(self.pool.free):
+                break
+            self.pool.hold(found)
+            call.blocks = found + self.pool.take(-(-(cached + count) // size) - len(found))
+            call.num_cached_blocks = len(found)
+            self._name(call, cached + count)
+            waiting.popleft()
+            self.running.append(call)
+            self.admitted.append(call)
+            call.status = Status.RUNNING
+            call.num_computed_tokens = call.num_cached_tokens = cached
+            step.append((call, count))
+            budget -= count
+        waiting.extendleft(reversed(passed))
+
+    def _scheduled(self, call: VllmCall, count: int) -> tuple[VllmCall, int, bool]:
+        call.num_computed_tokens += count
+        call.num_in_flight_tokens += count
+        samples = call.num_computed_tokens >= call.num_tokens + call.num_output_placeholders
+        call.is_prefill_chunk = not samples
+        if samples and self.options.async_scheduling:
+            call.num_output_placeholders += 1
+        return call, count, samples
+
+    def update(self, step: Step) -> list[VllmCall]:
+        """Take the results of a step; returns the requests that have a new token, in order."""
+        produced = []
+        ended = False
+        for call, count, samples in step:
+            if call.is_finished:
+                continue
+            call.num_in_flight_tokens -= count
+            stale = call.num_stale_output_tokens > 0
+            if stale:
+                call.num_stale_output_tokens -= count
+            if not samples:
+                continue
+            produced.append(call)
+            call.num_tokens += 1
+            call.num_output_tokens += 1
+            if call.num_tokens // self.options.block_size > len(call.block_hashes):
+                call.block_hashes.append(self._unique())
+            if self.options.async_scheduling:
+                if not stale:
+                    call.num_output_placeholders -= 1
+                if call.status is Status.RUNNING:
+                    self._name(call, call.num_computed_tokens - call.num_output_placeholders)
+            if call.num_output_tokens >= call.output_tokens:
+                if call.status is Status.PREEMPTED:
+                    self.waiting.remove(call)
+                ended = True
+                call.status = Status.FINISHED_STOPPED
+                self._free(call)
+        if ended:
+            self.running = [call for call in self.running if call.status is Status.RUNNING]
+        return produced
+
+    def _free(self, call: VllmCall) -> None:
+        self.pool.release(call.blocks)
+        call.blocks = []
+        call.num_cached_blocks = 0
+
+    def _name(self, call: VllmCall, tokens: int) -> None:
+        """Name the blocks of a request that are full with so many tokens."""
+        full, named = tokens // self.options.block_size, call.num_cached_blocks
+        if full > named:
+            self.pool.name(call.blocks[named:full], call.block_hashes[named:full])
+            call.num_cached_blocks = full
+
+    def _hashes(self, prompt: Prompt) -> list[bytes]:
+        """Return the names of the whole blocks of a prompt: of equal prefixes equal names."""
+        size, keyed, names, parent = self.options.block_size, prompt.block_tokens, [], b""
+        whole = prompt.tokens // size
+        for start in range(0, whole * size, size):
+            first, last = start // keyed, (start + size - 1) // keyed
+            if last >= prompt.blocks:
+                break
+            content = prompt.keys[first * KEY_BYTES : (last + 1) * KEY_BYTES] + (start % keyed).to_bytes(4)
+            parent = self._numbers.get((parent, content)) or self._numbers.setdefault((parent, content), self._unique())
+            names.append(parent)
+        return names + [self._unique() for _ in range(whole - len(names))]
+
+    def _unique(self) -> bytes:
+        self._named += 1
+        return self._named.to_bytes(KEY_BYTES, "little")
+
+
+class VllmEngine:
+    """vLLM's engine over a workload: requests come, steps begin and end, and `on_events` is told."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        latency: LatencyModel,
+        options: VllmOptions | None = None,
+        on_events: Callable[[list[ev.Event]], object] = lambda events: None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        options = options or VllmOptions()
+        blocks = options.num_gpu_blocks or latency.kv_capacity_tokens // options.block_size + 1
+        if blocks < 2:
+            raise ValueError(f"num_gpu_blocks is at least 2, one of which is vLLM's own, not {blocks}")
+        self.capacity_tokens = (blocks - 1) * options.block_size
+        self.scheduler = VllmScheduler(options, blocks)
+        self.now_ns = 0
+        self._clients, self._latency = workload.clients, latency
+        self._tell, self._progress = on_events, progress
+        self._calls = CallGraph(workload.jobs)
+        self._known: dict[int, VllmCall] = {}
+        self._coming = [(job.request.arrival_ns, job.request.id) for job in self._calls.roots()]
+        self._giving_up: list[tuple[int, int]] = []
+        heapify(self._coming)
+        self._leaving: set[VllmCall] = set()
+
+    def run(self) -> None:
+        """Serve the whole workload.  May be called once."""
+        scheduler, depth = self.scheduler, 2 if self.scheduler.options.async_scheduling else 1
+        in_flight: deque[tuple[Step, int]] = deque()
+        free_ns = 0
+        self._tell([ev.WorkerJoined(0, 0, self.capacity_tokens)])
+        for client in self._clients:
+            if not client.is_plain:
+                self._tell([ev.configured(client, 0, 0)])
+        while True:
+            self._take()
+            step = scheduler.schedule()
+            self._scheduled(step)
+            if step:
+                free_ns = max(self.now_ns, free_ns) + self._step_ns(step)
+                in_flight.append((step, free_ns))
+                if len(in_flight) < depth:
+                    continue
+            if in_flight:
+                step, self.now_ns = in_flight.popleft()
+                self._take()
+                self._ended(step)
+            elif times := [entries[0][0] for entries in (self._coming, self._giving_up) if entries]:
+                self.now_ns = max(self.now_ns, min(times))
+            elif not scheduler.preempted:
+                break
+
+    def _take(self) -> None:
+        """Let requests come whose time has come, then let callers give up."""
+        events: list[ev.Event] = []
+        while self._coming and self._coming[0][0] <= self.now_ns:
+            at_ns, request_id = heappop(self._coming)
+            job = self._calls.jobs[request_id]
+            if (reason := self._refusal(job.request)) is not None:
+                self._tell([*events, ev.Rejected(at_ns, 0, request_id, job.request.client, reason)])
+                events = []
+                self._end(request_id, False)
+                continue
+            self._known[request_id] = self.scheduler.add(job)
+            events.append(ev.Arrived(at_ns, 0, replace(job.request, arrival_ns=at_ns)))
+            if job.cancel_after_ns is not None:
+                heappush(self._giving_up, (at_ns + job.cancel_after_ns, request_id))
+        if events:
+            self._tell(events)
+        while self._giving_up and self._giving_up[0][0] <= self.now_ns:
+            call = self._known.get(heappop(self._giving_up)[1])
+            if call is not None:
+                self._gave_up(call)
+
+    def _refusal(self, request: Request) -> str | None:
+        """Return why a request can never be served, or None.  Its last token needs no room."""
+        need, longest = request.prompt.tokens + request.max_output_tokens, self.scheduler.options.max_model_len
+        if longest is not None and need > longest:
+            return f"request {request.id} may have {need} tokens, and max_model_len is {longest}"
+        if need - 1 > self.capacity_tokens:
+            return f"request {request.id} needs {need - 1} tokens, and all blocks hold {self.capacity_tokens}"
+        return None
+
+    def _gave_up(self, call: VllmCall) -> None:
+        request, runs = call.job.request, call.status is Status.RUNNING or call in self._leaving
+        self._leaving.discard(call)
+        self.scheduler.abort(call)
+        left = call.extend_left if runs else 0
+        gone = ev.Cancelled(self.now_ns, 0, request.id, request.client, runs, left, call.num_output_tokens)
+        self._tell([gone])
+        self._end(request.id, False)
+
+    def _scheduled(self, step: Step) -> None:
+        """Tell which requests leave the batch with nothing in flight, and which enter it."""
+        events: list[ev.Event] = []
+        for call in self.scheduler.preempted:
+            if call.num_in_flight_tokens:
+                self._leaving.add(call)
+            else:
+                events.append(self._preempted(call))
+        for call in self.scheduler.admitted:
+            request, cached = call.job.request, call.num_cached_tokens
+            call.extend_left = call.num_tokens - cached
+            events.append(ev.Admitted(self.now_ns, 0, request.id, request.client, call.extend_left, cached, 0))
+        if events:
+            self._tell(events)
+
+    def _preempted(self, call: VllmCall) -> ev.Preempted:
+        request = call.job.request
+        left, call.extend_left = call.extend_left, 0
+        return ev.Preempted(self.now_ns, 0, request.id, request.client, call.num_output_tokens, left)
+
+    def _step_ns(self, step: Step) -> int:
+        chunks, decoding, context = [], 0, 0
+        for call, count, _ in step:
+            after = call.num_computed_tokens
+            if count == 1 < after:
+                decoding += 1
+                context += after
+            else:
+                chunks.append((count, after - count))
+        return self._latency.step_ns(chunks, decoding, context)
+
+    def _ended(self, step: Step) -> None:
+        """Tell what a step computed, which tokens it made, and which requests have left with it."""
+        now_ns = self.now_ns
+        events: list[ev.Event] = []
+        for call, count, _ in step:
+            if call.extend_left and not call.is_finished:
+                request, count = call.job.request, min(count, call.extend_left)
+                call.extend_left -= count
+                events.append(ev.Prefilled(now_ns, 0, request.id, request.client, count, call.extend_left))
+        produced = self.scheduler.update(step)
+        if produced:
+            tokens = sorted(Counter([call.job.request.client for call in produced]).items())
+            events.append(ev.Decoded(now_ns, 0, 1, *zip(*tokens, strict=True)))
+        for call in [call for call, _, _ in step if call in self._leaving and not call.num_in_flight_tokens]:
+            self._leaving.remove(call)
+            if not call.is_finished:
+                events.append(self._preempted(call))
+        over = [call.job.request for call in produced if call.is_finished]
+        events += [
+            ev.Finished(now_ns, 0, request.id, request.client, self._known[request.id].num_output_tokens)
+            for request in over
+        ]
+        if events:
+            self._tell(events)
+        for request in over:
+            self._end(request.id, True)
+
+    def _end(self, request_id: int, finished: bool) -> None:
+        """Let the calls come that follow a request that ended, or drop them if it did not finish."""
+        self._known.pop(request_id, None)
+        due, lost = self._calls.end(request_id, finished)
+        for child in due:
+            heappush(self._coming, (self.now_ns + self._calls.jobs[child].think_ns, child))
+        for child in lost:
+            client = self._calls.jobs[child].request.client
+            self._tell([ev.Cancelled(self.now_ns, ev.NOWHERE, child, client, False, 0, 0)])
+        if self._progress is not None:
+            self._progress(len(self._calls.over))
+
+
+def simulate_vllm(
+    workload: Workload,
+    latency: LatencyModel,
+    options: VllmOptions | None = None,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Simulate a workload on one vLLM server and return every figure of the run; `Run.requests` are the times of each
+    request as columns (arrival, first scheduled, first token, end; -1 for none).
+
+    TTFT, TPOT, time between tokens (ITL) and latency are those of `vllm bench serve`: first token less arrival, (end
+    less first token) / (output tokens - 1), each gap between tokens, end less arrival.  Only its percentiles are
+    between samples, and ours are samples.
+
+    To replay requests whose prompts are known as blocks of 16 tokens:
+
+    >>> from fairsched.model.latency import PRESETS
+    >>> from fairsched.model.request import Client
+    >>> blocks, tokens, output = [7, 8, 9], 50, 4
+    >>> prompt = Prompt.from_keys(blocks, block_tokens=16, tokens=tokens)
+    >>> jobs = [Job(Request(i, 0, 1_000 * i, prompt, output), output) for i in range(2)]
+    >>> run = simulate_vllm(Workload("two", jobs, (Client(0, "all"),)), PRESETS["llama-3.1-8b-a100"], VllmOptions(2588))
+    >>> run.requests["cached_tokens"].tolist(), run.requests["output_tokens"].tolist()
+    ([0, 48], [4, 4])
+    """
+    recorder, log = Recorder(workload, latencies=[latency]), CanonicalLog()
+    started = time.perf_counter()
+
+    def record(events: list[ev.Event]) -> None:
+        recorder.record(events)
+        log.record(events)
+
+    VllmEngine(workload, latency, options, record, progress).run()
+    wall_s = time.perf_counter() - started
+    return recorder.result(policy="vllm", wall_s=wall_s, log_sha256=log.sha256())
