@@ -31,7 +31,7 @@ from fairsched.engines.analysis import Recorder, Run
 from fairsched.engines.logs import CanonicalLog
 from fairsched.engines.simulation.calls import CallGraph
 from fairsched.model import events as ev
-from fairsched.model.latency import LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.request import KEY_BYTES, Job, Prompt, Request, Workload
 
 NULL_BLOCK = 0
@@ -549,7 +549,7 @@ def simulate_vllm(
 
     To replay requests whose prompts are known as blocks of 16 tokens:
 
-    >>> from fairsched.model.latency import PRESETS
+    >>> from fairsched.model.machine import PRESETS
     >>> from fairsched.model.request import Client
     >>> blocks, tokens, output = [7, 8, 9], 50, 4
     >>> prompt = Prompt.from_keys(blocks, block_tokens=16, tokens=tokens)
