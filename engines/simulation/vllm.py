@@ -13,7 +13,7 @@
   request are free one step late.
 
 A radix tree (`model.prefix_cache`) shares and evicts by tokens, and cannot say which of equal blocks vLLM evicts; so
-blocks are kept here, by number.  Source: vLLM 0.32.0, `vllm/v1/core`; tests/integration/test_vllm_simulation.py holds
+blocks are kept here, by number.  Source: vLLM 0.32.0, `vllm/v1/core`; tests/integration/test_vllm.py holds
 each step to it.
 """
 

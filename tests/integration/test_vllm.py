@@ -39,7 +39,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 with warnings.catch_warnings(action="ignore"):
     from vllm.v1.request import RequestStatus
 
-    from tests.integration.vllm_parts import BLOCK, Bare, prompts, tiny_llama
+    from tests.integration.vllm_parts import BLOCK, Bare, Both, prompts, tiny_llama
 
 pytestmark = pytest.mark.integration
 
@@ -211,6 +211,19 @@ def test_settings_that_cannot_be_used_stop_the_engine(model: Path, table: dict[s
     """With one line that says which."""
     with pytest.raises(ValueError, match=match):
         Bare(model, table)
+
+
+# --- our model of its scheduler ---------------------------------------------------------------------------------------
+
+
+def test_each_step_is_vllm_s(model: Path) -> None:
+    """Over drawn loads and settings, with shared prefixes, early ends, aborts and too little memory, every step is as
+    in vLLM's own scheduler, and its asynchronous one: the same tokens of the same requests in the same order, with the
+    same blocks, tokens from the cache, preemptions and order of eviction."""
+    seen: Counter[str] = Counter()
+    for seed in range(60):
+        seen += Both(model, seed).run()
+    assert all(seen[what] > 50 for what in ("preempted", "aborted", "cached", "finished"))
 
 
 # --- the whole engine -------------------------------------------------------------------------------------------------
