@@ -519,13 +519,14 @@ class WorkerReplica(Replica):
         if steps and (not decoding or steps > self.state.ends.first()[0] - self.state.clock):
             raise DifferenceError(f"the worker has not {steps} steps to decode, as {text(run)} says")
         # The time is shared out as the latency model has it, which is exact for a simulated run.
-        whole = max(self._latency.decode_run_ns(decoding, context, steps), 1) if steps else 1
+        ends = self.state.context_range() if self._latency.skewed else (0, 0)
+        whole = max(self._latency.decode_run_ns(decoding, context, steps, *ends), 1) if steps else 1
         left = steps
         while left:
             self._decided()
             taken = left if self.on_decision is None else 1
             left -= taken
-            part = whole if not left else self._latency.decode_run_ns(decoding, context, steps - left)
+            part = whole if not left else self._latency.decode_run_ns(decoding, context, steps - left, *ends)
             time_ns = start_ns + (run.time_ns - start_ns) * part // whole
             self.state, told = transitions.finish(self.state, StepPlan(), taken, time_ns)
             self._due.extend(told[1:])

@@ -196,7 +196,7 @@ class SimulatedWorker:
             if valid_steps is not None and valid_steps < steps:
                 steps = valid_steps
         self.steps = steps
-        return now_ns + self.latency.decode_run_ns(state.decoding, state.context, steps)
+        return now_ns + self.latency.decode_run_ns(state.decoding, state.context, steps, *self._range())
 
     def _overlaps(self, plan: StepPlan) -> bool:
         """Return whether the next step may begin when this one leaves the first stage: it computes prompts, for
@@ -222,7 +222,7 @@ class SimulatedWorker:
         chunks, rows, context = state.step_shape(plan)
         if not decoding:
             return self.latency.step_ns(chunks, rows, context)
-        return self.latency.step_ns(chunks, decoding + rows, state.context + context)
+        return self.latency.step_ns(chunks, decoding + rows, state.context + context, *self._range())
 
     def settle(self, now_ns: int) -> list[Event]:
         """Return the events of a leap's steps that are over by now; the leap goes on."""
@@ -233,7 +233,7 @@ class SimulatedWorker:
             return []
         assert self.plan is not None
         state = self.state
-        at_ns = self.start_ns + self.latency.decode_run_ns(state.decoding, state.context, over)
+        at_ns = self.start_ns + self.latency.decode_run_ns(state.decoding, state.context, over, *self._range())
         settled, events = transitions.finish(state, self.plan, over, at_ns)
         self.become(settled)
         self.start_ns = at_ns
@@ -244,7 +244,7 @@ class SimulatedWorker:
         """End a settled leap with the step under way; returns when that step ends."""
         self.steps = 1
         self.execution += 1
-        return self.start_ns + self.latency.decode_run_ns(self.state.decoding, self.state.context, 1)
+        return self.start_ns + self.latency.decode_run_ns(self.state.decoding, self.state.context, 1, *self._range())
 
     def stop(self) -> None:
         """Execute nothing from now on; a step under way is void."""
@@ -255,7 +255,12 @@ class SimulatedWorker:
 
     def _steps_over(self, now_ns: int) -> int:
         """Return how many steps of the leap under way are complete by now."""
-        return self.latency.decode_steps_within(self.state.decoding, self.state.context, now_ns - self.start_ns)
+        state, span_ns = self.state, now_ns - self.start_ns
+        return self.latency.decode_steps_within(state.decoding, state.context, span_ns, *self._range())
+
+    def _range(self) -> tuple[int, int]:
+        """Return the longest and the shortest context of decoding requests, where the latency model asks for them."""
+        return self.state.context_range() if self.latency.skewed else (0, 0)
 
 
 class WorkerPool:

@@ -10,7 +10,8 @@ import attrs
 import msgspec
 from msgspec import Meta, Struct
 
-from fairsched.model.machine.model import LatencyModel
+from fairsched.model.machine.kernels import Kernels
+from fairsched.model.machine.model import NOT_VALIDATED, LatencyModel
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX
 
 SCHEMA = 1
@@ -82,7 +83,7 @@ class ServerFacts(Struct, frozen=True, forbid_unknown_fields=True):
 class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     """The document.  `engine` is None where the coefficients were written by hand, `gpus` where no worker's GPUs were
     counted, `deployment` where nothing says which, `server` where no log was fitted; documents from before there were
-    these keys have one stage."""
+    these keys have one stage.  With `kernels` the coefficients are a summary of them."""
 
     fairsched_preset: int
     name: Annotated[str, Meta(min_length=1)]
@@ -92,6 +93,8 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     gpus: _Positive | None = None
     stages: _Positive = 1
     deployment: _Deployment | None = None
+    kernels: Kernels | None = None
+    validated: str = NOT_VALIDATED
     engine: EngineFacts | None = None
     server: ServerFacts | None = None
 
@@ -107,9 +110,13 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
         """The model."""
         named: dict[str, Any] = {"name": self.name, "source": self.source}
         named["kv_capacity_tokens"] = self.kv_capacity_tokens
-        named |= {"gpus": self.gpus, "stages": self.stages}
+        named |= {"gpus": self.gpus, "stages": self.stages, "validated": self.validated}
         named["deployment"] = None if self.deployment is None else msgspec.to_builtins(self.deployment)
-        return msgspec.convert(msgspec.to_builtins(self.coefficients) | named, LatencyModel)
+        latency = msgspec.convert(msgspec.to_builtins(self.coefficients) | named, LatencyModel)
+        return latency if self.kernels is None else attrs.evolve(latency, kernels=self.kernels)
+
+
+_NAMED = ("name", "source", "kv_capacity_tokens", "gpus", "stages", "kernels", "validated")
 
 
 def preset_document(
@@ -117,7 +124,7 @@ def preset_document(
 ) -> PresetDocument:
     """Return the document of a model."""
     values: dict[str, Any] = attrs.asdict(latency)
-    named = {key: values.pop(key) for key in ("name", "source", "kv_capacity_tokens", "gpus", "stages")}
+    named = {key: values.pop(key) for key in _NAMED}
     deployment = msgspec.convert(values.pop("deployment"), _Deployment | None)
     coefficients = msgspec.convert(values, _Coefficients)
     return PresetDocument(

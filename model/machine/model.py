@@ -27,9 +27,15 @@ side.
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from functools import partial
 from math import isqrt
+from typing import Any
 
 import attrs
+
+from fairsched.model.machine.kernels import Kernels
+
+NOT_VALIDATED = "not held against measurements"
 
 
 @attrs.frozen
@@ -62,6 +68,9 @@ class Accelerators:
 class LatencyModel:
     """Step time of one worker.  All coefficients are non-negative integers; `source` says where they come from.
 
+    With `kernels` a step takes what they take, and the coefficients are a summary of them (`of_kernels`).
+    `validated` says how the model was held against measurements.
+
     `gpus` is how many GPUs the worker has, `deployment` which, and what they compute; None where that is not known.  Of
     a worker with several `stages` the prefill coefficients are those of a step through all of them; those of decode
     pieces are shared among micro-batches already (`pipelined`).
@@ -77,18 +86,63 @@ class LatencyModel:
     gpus: int | None = None
     stages: int = 1
     deployment: Accelerators | None = None
+    kernels: Kernels | None = None
+    validated: str = NOT_VALIDATED
+
+    @classmethod
+    def of_kernels(
+        cls, name: str, source: str, kernels: Kernels, kv_capacity_tokens: int, **known: Any
+    ) -> "LatencyModel":
+        """Return the model whose steps take what these kernels take.
+
+        Its coefficients are a summary for policies that weigh by them: a prompt's are exact at 1, 1,024 and 8,192
+        tokens where they can be (none is negative), a batch's secants over contexts of 256 and 2,048 tokens.
+        """
+
+        def prompt(tokens: int) -> int:
+            return kernels.step_ns(((tokens, 0),), 0, 0)
+
+        def batch(size: int) -> DecodePiece:
+            low, high = (kernels.step_ns((), size, size * each) for each in (256, 2_048))
+            context_ns = max(high - low, 0) // (size * 1_792)
+            after = kernels.step_ns((), 2 * size, 512 * size)
+            request_ns = max(after - low - 256 * size * context_ns, 0) // size
+            constant_ns = low - size * (256 * context_ns + request_ns)
+            if constant_ns < 1:
+                constant_ns, request_ns = 1, max(low - 256 * size * context_ns, 0) // size
+            return DecodePiece(size, constant_ns, context_ns, request_ns)
+
+        constant = prompt(1)
+        short, long = ((prompt(tokens) - constant) / tokens for tokens in (1_024, 8_192))
+        attention = max(int((long - short) * 1000 / 7_168), 0)
+        token = max(int(long - attention * 8_192 / 1000), 0)
+        pieces = tuple(batch(1 << i) for i in range(9))
+        coefficients = max(constant, 1), token, attention, pieces, kv_capacity_tokens
+        return cls(name, source, *coefficients, kernels=kernels, **known)
+
+    @property
+    def skewed(self) -> bool:
+        """Whether time depends on the longest and the shortest context of requests that decode."""
+        return self.kernels is not None and self.kernels.attention.skew is not None
 
     def _piece(self, batch: int) -> DecodePiece:
         pieces = self.decode
         return pieces[0] if len(pieces) == 1 else pieces[bisect_right(pieces, batch, key=lambda p: p.batch_min) - 1]
 
-    def decode_ns(self, batch: int, context_tokens: int) -> int:
-        """Duration of one step that decodes `batch` requests over `context_tokens` tokens of context in all."""
+    def decode_ns(self, batch: int, context_tokens: int, longest: int = 0, shortest: int = 0) -> int:
+        """Return the duration of one step that decodes `batch` requests over `context_tokens` tokens of context in all.
+
+        `longest` and `shortest` are the contexts of two of them; 0 for requests of equal context.
+        """
+        if self.kernels is not None:
+            return self.kernels.step_ns((), batch, context_tokens, longest, shortest)
         piece = self._piece(batch)
         return piece.constant_ns + piece.context_token_ns * context_tokens + piece.request_ns * batch
 
-    def decode_run_ns(self, batch: int, context_tokens: int, steps: int) -> int:
-        """Duration of `steps` steps: the context grows by `batch` a step, so the sum has a closed form."""
+    def decode_run_ns(self, batch: int, context_tokens: int, steps: int, longest: int = 0, shortest: int = 0) -> int:
+        """Return the duration of `steps` steps: each context grows by 1 a step, so the sum has a closed form."""
+        if self.kernels is not None:
+            return self.kernels.decode_run_ns(batch, context_tokens, steps, longest, shortest)
         pieces = self.decode
         piece = pieces[0] if len(pieces) == 1 else self._piece(batch)
         context_token_ns = piece.context_token_ns
@@ -97,8 +151,16 @@ class LatencyModel:
             return first
         return steps * first + context_token_ns * batch * (steps * (steps - 1) // 2)
 
-    def decode_steps_within(self, batch: int, context_tokens: int, span_ns: int) -> int:
+    def decode_steps_within(
+        self, batch: int, context_tokens: int, span_ns: int, longest: int = 0, shortest: int = 0
+    ) -> int:
         """Return most steps whose run takes at most `span_ns`: the root of the closed form, exact."""
+        if self.kernels is not None:
+            run = partial(self.kernels.decode_run_ns, batch, context_tokens, longest=longest, shortest=shortest)
+            above = 1
+            while run(above) <= span_ns:
+                above *= 2
+            return bisect_right(range(above), span_ns, key=run) - 1
         pieces = self.decode
         piece = pieces[0] if len(pieces) == 1 else self._piece(batch)
         first = piece.constant_ns + piece.context_token_ns * context_tokens + piece.request_ns * batch
@@ -108,8 +170,18 @@ class LatencyModel:
         linear = 2 * first - growth
         return (isqrt(linear * linear + 8 * growth * span_ns) - linear) // (2 * growth)
 
-    def step_ns(self, chunks: Iterable[tuple[int, int]], batch: int, context_tokens: int) -> int:
-        """Duration of a step that prefills `chunks` (tokens, context before them) and decodes `batch` requests."""
+    def step_ns(
+        self,
+        chunks: Iterable[tuple[int, int]],
+        batch: int,
+        context_tokens: int,
+        longest: int = 0,
+        shortest: int = 0,
+    ) -> int:
+        """Return the duration of a step that prefills `chunks` (tokens, context before them) and decodes `batch`
+        requests over `context_tokens` tokens of context in all; `longest` and `shortest` as of `decode_ns`."""
+        if self.kernels is not None:
+            return self.kernels.step_ns(chunks, batch, context_tokens, longest, shortest)
         tokens = 0
         products = 0
         for count, before in chunks:
@@ -156,6 +228,8 @@ def pipelined(latency: LatencyModel, stages: int, *, hop_ns: int = HOP_NS) -> La
         raise ValueError(f"{latency.name} has {latency.stages} stages already")
     if stages == 1:
         return latency
+    if latency.kernels is not None:
+        raise ValueError(f"{latency.name} is made of kernels, of which no stages are made: only of coefficients")
     hops = stages * hop_ns
 
     def shared(piece: DecodePiece, batch_min: int, parts: int) -> DecodePiece:
@@ -214,8 +288,11 @@ class Performance:
         and for at most `batch` requests that decode (None: any number).
 
         Attention grows with the square of a prompt; the line is its chord.  Of several pieces of decode each
-        coefficient is the largest, that of context of all pieces, whatever the batch.
+        coefficient is the largest, that of context of all pieces, whatever the batch.  Raises `ValueError` for a table
+        of attention, of which no lines are known.
         """
+        if latency.kernels is not None:
+            return cls(*latency.kernels.lines(prompt_tokens))
         reached = [piece for piece in latency.decode if batch is None or piece.batch_min <= batch]
         return cls(
             prefill_token_ns=latency.prefill_token_ns - (-latency.prefill_attention_ps * prompt_tokens // 1000),

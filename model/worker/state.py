@@ -137,6 +137,15 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
             steps = room // self.decoding
         return min(steps, self.free // self.growing) if self.growing else steps
 
+    def context_range(self) -> tuple[int, int]:
+        """Return the longest and the shortest context of decoding requests; zeros if none decodes.  O(batch)."""
+        contexts = [
+            run.waiting.request.prompt.tokens + run.waiting.output_tokens - run.clock_end + self.clock
+            for request_id, run in self.running.items()
+            if run.clock_end is not None and request_id not in self.paused
+        ]
+        return max(contexts, default=0), min(contexts, default=0)
+
     def chunk_contexts(self, plan: StepPlan) -> list[tuple[int, int]]:
         """Return (tokens, context before them) of each chunk of a plan that has begun."""
         flights = [(self.in_flight[request_id], tokens) for request_id, tokens in plan.chunks]

@@ -149,7 +149,9 @@ def _check_decoding(state: WorkerState) -> None:
     assert state.decoding == len(decoding)
     assert state.growing == sum(not flight.reserved for flight in decoding.values())
     # Context is all that the next decode step attends to.
-    assert state.context == sum(f.context_tokens + produced(state, f) for f in decoding.values())
+    contexts = [flight.context_tokens + produced(state, flight) for flight in decoding.values()]
+    assert state.context == sum(contexts)
+    assert state.context_range() == (max(contexts, default=0), min(contexts, default=0))
     # Clients are counted in ascending order, and none is listed without a request.
     counts = sorted(Counter(flight.client for flight in decoding.values()).items())
     assert list(zip(state.clients, state.counts, strict=True)) == counts

@@ -39,6 +39,7 @@ def _model(w: SimpleNamespace) -> Any:
         prefill_attention_ps=w.a,
         decode=(piece,),
         stages=w.stages,
+        kernels=None,
         _piece=lambda _: piece,
     )
     model.decode_ns = partial(LatencyModel.decode_ns, model)  # type: ignore[arg-type]
