@@ -279,6 +279,15 @@ class Explains(Protocol):
 
 
 @runtime_checkable
+class LetsPass(Protocol):
+    """A local policy that lets other clients pass a request that waits for room."""
+
+    def decide_past(self, state: Any, view: WorkerView, clients: Sequence[int]) -> tuple[StepPlan, Any]:
+        """Return the next step, and the state after it, where the next request of each of these clients waits for room:
+        other clients go as far as their credit (D-pass), and where a gate keeps no credit none does."""
+
+
+@runtime_checkable
 class PausesClients(Protocol):
     """A local policy that pauses clients' requests, for engines that make their own plans."""
 

@@ -284,6 +284,14 @@ D_STARVATION = th.Theorem(
     bound="2Q + U_g - 1 + D",
     bound_cost=gap_cost,
 )
+D_PASS = th.Theorem(
+    "D-pass",
+    "while f waits, has credit and is not let in, no client is given any, and W_g <= Q_g + U_g - 1 + B_g for every "
+    "other g: so much passes a request that waits for room",
+    "this library: a gateway lets others pass a large call, which then waits for no more than that and for room",
+    (*_BASE, th.BACKLOGGED_DURING, th.REJOIN_KEEPS_DEBT),
+    bound="Q_g + U_g - 1 + B_g",
+)
 D_PRICE = th.Theorem(
     "D-price",
     "over any interval client i runs out of credit at most (W_i - 1) / Q_i + 1 times",
@@ -435,7 +443,7 @@ D_EVICTION = th.Theorem(
 
 THEOREMS = (
     *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_FIRST, D_UNDER_CAP, D_REFILL),
-    *(D_SUMS, D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PRICE, S_PREFILL, D_CAP, D_CAP_HOLDS),
+    *(D_SUMS, D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PASS, D_PRICE, S_PREFILL, D_CAP, D_CAP_HOLDS),
     *(D_IN_FLIGHT, D_ELASTIC, D_MAY_HOLD, D_CHANGE),
     *(D_CHANGE_GAP, D_INT64),
 )

@@ -21,7 +21,7 @@ from fairsched.model.request import Client, Request
 from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
 from fairsched.policies.batching import Batch, full_steps
-from fairsched.policies.gates import AnyLeasedGate, InBatchGate
+from fairsched.policies.gates import AnyLeasedGate, DeficitGate, HierarchicalGate, InBatchGate
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local import admission as rules
 from fairsched.policies.local import state as states
@@ -122,6 +122,16 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
             if going := self.going_on(state, view):
                 return going
         return self.step(state, view)
+
+    def decide_past(
+        self, state: AnyLocalState, view: WorkerView, clients: Sequence[int]
+    ) -> tuple[StepPlan, AnyLocalState]:
+        room = rules.AdmissionPass(self, state, view, batch := self.batching.open(view), view.kv_free_tokens)
+        if room.turn is None or not isinstance(self.gate, DeficitGate | HierarchicalGate):
+            return rules.step_plan(batch, (), 1), state
+        for client in clients:
+            room.turn.skip(client)
+        return room.run()
 
     def step(self, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:
         """Return the next step of a worker with what is paused there, and the state after it."""

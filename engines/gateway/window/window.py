@@ -3,9 +3,9 @@
 No I/O and no clock.  The window is what may be in flight: each server takes so many tokens and so many requests at a
 time.  A request is forwarded when the policy lets it in and one server has room for its prompt and the outputs that are
 reserved for it, or an eighth of the largest window free: a larger request goes beyond the window then, and does not
-empty it.  The first request that is chosen and does not fit waits for room, and no other passes it; its client is
-charged for the room that is kept for it, as for what its requests hold.  Then a router chooses among the servers that
-have room.
+empty it.  The first request that is chosen and does not fit waits for room.  No other passes it, or if it is larger
+than that eighth, those of other clients as far as their credit (theorem D-pass); its client is charged for the room
+that is kept for it, as for what its requests hold.  Then a router chooses among the servers that have room.
 
 A request *declares* its outputs at most; *reserved* is what its client's last requests predict.  What a client declares
 beyond that is limited, by its weight, and the more the more of its last requests came to more than they reserved
@@ -274,23 +274,26 @@ class Window:
         self._release_kept(now_ns)
         if self._waiting:
             self.charge(now_ns)
+        past: list[int] = []
         while self._waiting.choosable:
             free = self.servers.free_tokens
             if free < 2:
                 break
-            admission, decision = self._choice(now_ns)
+            admission, decision = self._choice(now_ns, past)
             if admission is None:
                 break
             request = self._waiting[admission.request_id]
             client, most = request.client, request.max_output_tokens
             predicted = self._reservations.predicted(client, most)
             reserved = self._reservations.reserves(client, most, predicted, self._unreserved_max(client))
-            needed = guarantees.held_tokens(request.prompt_tokens, reserved)
-            if reserved == predicted:
-                needed = guarantees.room_needed(needed, self.largest)
+            held = guarantees.held_tokens(request.prompt_tokens, reserved)
+            least = guarantees.room_needed(held, self.largest)
+            needed = least if reserved == predicted else held
             if needed > free:
                 if reserved == predicted or not self.unreserved_of(client):
-                    self._kept = client, free, now_ns
+                    past.append(client)
+                    if least < held:
+                        continue
                     break
                 self._set_aside(client, now_ns)
                 continue
@@ -299,6 +302,8 @@ class Window:
             else:
                 self.guard.observe(admitted(request, admission.extend_tokens, reserved, now_ns))
             placements.append(self._place(request, admission.extend_tokens, reserved, needed, now_ns))
+        if past:
+            self._kept = past[0], self.servers.free_tokens, now_ns
         return placements
 
     def adopt(self, request: Request, place: int, now_ns: int, *, charged: bool) -> None:
@@ -432,15 +437,20 @@ class Window:
         """Whether nothing would change what the policy decides now."""
         return not self._flights
 
-    def _choice(self, now_ns: int) -> tuple[Admission | None, serving.AdmissionChoice | None]:
-        """Return the request that is next, whether there is room for it or not, with the policy's decision if any."""
+    def _choice(self, now_ns: int, past: Sequence[int]) -> tuple[Admission | None, serving.AdmissionChoice | None]:
+        """Return the request that is next, whether there is room for it or not, with the policy's decision if any.
+        `past`: clients whose next requests wait for room already."""
         try:
             view = serving.empty_worker(now_ns, self.tokens, self.tokens)
-            decision = self.guard.decide(view, self._waiting.may_be_let_in)
+            decision = self.guard.decide(view, self._waiting.may_be_let_in, past)
+            if past and decision is None:
+                return None, None
             if decision is None and self._stalled:
                 self.guard.failed("stalled", f"{len(self._waiting)} requests wait, none runs, and none is let in")
                 raise serving.NoDecisionError
         except serving.NoDecisionError:
+            if past:
+                return None, None
             oldest = self._waiting.oldest()
             charged = guarantees.charged_at_once(oldest.prompt_tokens)
             return Admission(oldest.id, oldest.client, charged, 0, oldest.max_output_tokens), None

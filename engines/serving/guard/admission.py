@@ -25,7 +25,7 @@ from fairsched.model.plan import Admission, ClusterPlan, Dispatch
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
 from fairsched.model.view import ClusterView, WorkerView
-from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, AnyRouter, PausesClients, Router
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, AnyRouter, LetsPass, PausesClients, Router
 
 T = TypeVar("T")
 
@@ -57,9 +57,19 @@ class Trial:
     policy: AnyLocalPolicy
     state: Any
 
-    def decide(self, view: WorkerView, admissible: Callable[[Admission], bool]) -> tuple[Admission | None, Any]:
-        """Return the admission that the policy decides (None: no request goes now), and its state if it is made."""
-        plan, after = plan_of(self.policy.decide(self.state, view))
+    def decide(
+        self, view: WorkerView, admissible: Callable[[Admission], bool], past: Sequence[int] = ()
+    ) -> tuple[Admission | None, Any]:
+        """Return the admission that the policy decides (None: no request goes now), and its state if it is made.
+        `past`: clients whose next requests wait for room."""
+        policy = self.policy
+        if not past:
+            decided = policy.decide(self.state, view)
+        elif isinstance(policy, LetsPass):
+            decided = policy.decide_past(self.state, view, past)
+        else:
+            return None, self.state
+        plan, after = plan_of(decided)
         others = plan.preempt or plan.swap_out or plan.pause or plan.resume
         if others or len(plan.admit) > 1 or (plan.admit and not admissible(plan.admit[0])):
             raise unfit(plan, "one admission of a request that waits and has room")
@@ -164,13 +174,15 @@ class AdmissionGuard(_Asked):
     def policy(self, policy: AnyLocalPolicy) -> None:
         self._advisor.entrust(policy)
 
-    def decide(self, view: WorkerView, admissible: Callable[[Admission], bool]) -> AdmissionChoice | None:
-        """Return the admission that the policy decides; None: no request goes now.
+    def decide(
+        self, view: WorkerView, admissible: Callable[[Admission], bool], past: Sequence[int] = ()
+    ) -> AdmissionChoice | None:
+        """Return the admission that the policy decides, past these clients' next requests; None: no request goes now.
 
         Raises `NoDecisionError` where the policy is set aside, raises, is late, or decides what is not `admissible`.
         """
 
-        admission, after = self._ask(lambda state: Trial(self.policy, state).decide(view, admissible))
+        admission, after = self._ask(lambda state: Trial(self.policy, state).decide(view, admissible, past))
         if admission is None:
             self._advisor.state = after
             return None

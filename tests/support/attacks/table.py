@@ -20,6 +20,16 @@ KNOWN_HEAD = HEAD.replace(b"nobody", b"sk-f0")
 LARGE = HEAD + b"content-length: %d\r\n\r\n" % BODY_BYTES + b" " * (BODY_BYTES - 1)
 CHAT = floods.chat(**floods.USAGE)
 HONEST = floods.loops(16, CHAT)
+LONG = floods.loops(32, CHAT, tokens=600)
+"""Answers of seven seconds, twice as many as there are slots for."""
+F1 = ("sk-f1",)
+
+
+def _large(parts: int, **how: Any) -> floods.Flood:
+    """Return a client beside long answers that always asks for prompts of a window of 10,000 tokens, or in so many
+    parts."""
+    prompt = f"[tokens 8] {'a' * (38_000 // parts)}"
+    return floods.beside(LONG, floods.loops(parts, floods.chat(prompt, 8, **floods.USAGE), keys=F1, **how))
 
 
 @attrs.frozen
@@ -215,6 +225,24 @@ ATTACKS = (
         "220 bodies of a client with a key, of which nothing comes, before a gateway of 64 connections",
         floods.beside(HONEST, floods.sockets(220, KNOWN_HEAD + b"content-length: 4000\r\n\r\n{")),
         limits=(("connections", 64),),
+    ),
+    Attack(
+        8,
+        "window-sized",
+        "one call as large as the window is always in the queue, in eight parts of the honest one",
+        _large(1),
+        honest=_large(8),
+        slots=16,
+        window_tokens=10_000,
+    ),
+    Attack(
+        8,
+        "withdrawn",
+        "a call as large as the window is withdrawn after four seconds, and asked again",
+        _large(1, leaves=(4.0, 4.001)),
+        honest=_large(8),
+        slots=16,
+        window_tokens=10_000,
     ),
     Attack(
         9,

@@ -12,6 +12,7 @@ back) and `P` the credit that refills gave since t1.  Every event keeps W + q = 
 is refilled as if it owed that, so a refund may leave it more than a quantum: q + K <= Q + B.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -444,6 +445,25 @@ def _starvation(kernel: v.Functions) -> v.Claim:
     )
 
 
+def _passed(kernel: v.Functions) -> v.Claim:
+    """A request of f waits for room, and others go: f has credit before each event."""
+    in_credit = v.Need(lambda o, w: o.pick(w.q, w.f, 0) > 0)
+    waits = _while_f_waits(kernel)
+    none_given = v.Clause("P = 0", lambda o, w: v.same(w.P, 0))
+    # A refill that is not due changes nothing.
+    asked = tuple(attrs.evolve(event, happens=None).with_needs(in_credit) for event in waits.events)
+    return v.Claim(
+        deficit.D_PASS,
+        attrs.evolve(waits, events=asked),
+        INTERVAL_STARTS,
+        (*BALANCE, none_given),
+        (
+            none_given,
+            v.Clause("W_g <= Q_g + U_g - 1 + B_g", lambda o, w: w.Q + w.U - 1 + w.back >= w.W),
+        ),
+    )
+
+
 # --- price ----------------------------------------------------------------------------------------------------------
 
 
@@ -597,7 +617,18 @@ def claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
         latency_in_time(deficit.D_A2_TIME, kernel),
         _weighted_latency(kernel),
         _starvation(kernel),
+        _passed(kernel),
         _price(kernel),
         _change_claim(kernel),
         _change_gap_claim(kernel),
     )
+
+
+def bugs() -> tuple[v.Bug, ...]:
+    """A small error that has to be found."""
+
+    def topped(o: Algebra, q: Any, queued: Any, known: Any, quantum: Any) -> Any:
+        return o.where(known & (q <= 0) & o.any(queued), q + quantum, q)
+
+    kernel: Any = SimpleNamespace(**{**vars(deficit), "refill": topped, "refill_due": lambda o, q, w: o.any(w)})
+    return (v.Bug("a refill while a client that waits for room has credit", _passed(kernel)),)

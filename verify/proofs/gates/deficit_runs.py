@@ -242,6 +242,14 @@ def witnesses() -> tuple[Witness, ...]:
             measure=lambda w: 2 * int(w.W[G]),
             **waiting,
         ),
+        # g has a quantum of credit, f too, and its request waits for room.
+        _witness(
+            "D-pass",
+            (*_BOTH, REFILL, BEGIN, (G, 3, 5)),
+            RANGE_BOUND,
+            measure=lambda w: int(w.W[G]),
+            history=deficit_system(),
+        ),
         # Two requests of 3 block f twice, and (6 - 1) / 4 + 1 = 2.
         _witness(
             "D-price",

@@ -161,6 +161,13 @@ def test_finding_7_bodies_of_a_client_with_a_key_take_no_connections_of_others(v
     assert not attacked.refused
 
 
+@pytest.mark.parametrize("name", ["window-sized", "withdrawn"])
+def test_a_call_as_large_as_the_window_is_passed(versus: Versus, name: str) -> None:
+    """Others go while it waits; what it kept is charged, whether it was served or withdrawn."""
+    _, attacked = versus(name, seconds=30.0)
+    assert attacked.status["clients"]["f1"]["held_token_seconds"] > 1000
+
+
 def test_finding_8_a_gateway_that_is_late_itself_takes_no_server_out(tmp_path: Path) -> None:
     """The loop stands still for 20 s, again and again: longer than a connection or a health path may take.  Servers
     stay up, and each call is answered by the first server that it was sent to."""

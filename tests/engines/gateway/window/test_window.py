@@ -316,6 +316,29 @@ def test_a_request_as_large_as_the_window_does_not_empty_it() -> None:
     assert [placement.request_id for placement in world.admit()] == [9]
 
 
+@pytest.mark.parametrize(("policy", "passing"), [("fcfs+deficit", 8), ("fcfs+hierarchical", 8), ("vtc", 0)])
+def test_others_pass_a_large_request_as_far_as_their_credit(policy: str, passing: int) -> None:
+    """While a request as large as the window waits for an eighth of it, short ones of another client go until that has
+    no credit: 20 units, of which one costs 1 when it goes and 2 more at its end.  Then none goes, and no credit is
+    given, until the large one is in.  A gate without credit lets none pass."""
+    world = World(policy, fixed=[Share(80, 99)])
+    world.arrive(2, 1, 72)
+    world.admit()
+    world.arrive(0, 1, 79)
+    for _ in range(10):
+        world.arrive(1, 1, 1)
+    passed = 0
+    while placements := world.admit():
+        for placement in placements:
+            assert world.calls[placement.request_id][0] == 1
+            world.end(placement.request_id, world.window.finish, 1, 1)
+            passed += 1
+    assert passed == passing
+    world.end(0, world.window.finish, 1, 72)
+    assert world.admit()[0].request_id == 1
+    assert not world.report.violated()
+
+
 def test_a_policy_that_raises_is_set_aside_and_no_request_is_lost() -> None:
     """From then on the oldest goes first, and every request still ends."""
 
