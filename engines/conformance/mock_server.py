@@ -7,6 +7,7 @@ and a step's tokens for one call are one event (`interval` of them).  What a pro
 prompt:
 
 - `[tokens 100]`: the answer ends by itself after so many tokens (else at `max_tokens`);
+- `[prompt 4000]`: the prompt has so many tokens, however long its text is;
 - `[call 7]`: the journal names the call so;
 - `[pauses 3]`: after so many tokens the engine stands still, until it is released;
 - `[breaks 4]`: after so many tokens the connection is gone;
@@ -30,7 +31,7 @@ from typing import Any
 import attrs
 from aiohttp import web
 
-WORDS = re.compile(r"\[(tokens|call|pauses|breaks|fails|answers) (\w+)")
+WORDS = re.compile(r"\[(tokens|prompt|call|pauses|breaks|fails|answers) (\w+)")
 DEFAULT_TOKENS = 16
 """Of a call that names no most and whose prompt does not say when it ends."""
 TOKEN = "xxxx"
@@ -212,7 +213,8 @@ class MockServer:
         tokens: int = min(natural, most) if most else natural
         spent = self.ledger.setdefault(key, MockUsage())
         call, pauses_at = int(told.get("call", "0")), int(told.get("pauses", "0"))
-        sequence = Sequence(spent, max(len(prompt) // 4, 1), tokens, call, pauses_at)
+        length = int(told.get("prompt", "0")) or max(len(prompt) // 4, 1)
+        sequence = Sequence(spent, length, tokens, call, pauses_at)
         self.engine.tell("arrived", call)
         self.engine.add(sequence)
         try:

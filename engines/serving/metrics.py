@@ -29,6 +29,7 @@ A gateway's worker is "gateway"; its requests also end by what servers did, and 
 
     fairsched_retries_total{worker}, fairsched_overrun_tokens_total{worker}    computed beyond what the window held
     fairsched_window_free_tokens{worker}, fairsched_server_up{worker,server}
+    fairsched_server_window_requests{worker,server}, fairsched_uncharged_tokens_total{worker,server}
     fairsched_store_up{worker}, fairsched_lease_renewals_total{worker,outcome}   of an account that gateways share
 
 With quotas it has, for the clients that have one:
@@ -78,6 +79,8 @@ HELP = {
     "overrun_tokens_total": "Tokens computed beyond what the window held.",
     "window_free_tokens": "Tokens of the windows that are free.",
     "server_up": "Whether a server takes calls.",
+    "server_window_requests": "Calls that a server gets at a time.",
+    "uncharged_tokens_total": "Tokens that a server says it computed beyond what calls there were charged.",
     "store_up": "Whether the store of the shared account answers.",
     "quota_tokens_total": "Tokens charged to the clients that have a quota.",
     "quota_refused_total": "Calls that a quota had no room for.",

@@ -85,7 +85,7 @@ class Account:
         self._usual_wait_ns = 0.0
         self._queue = QueueShare()
         self._servers: dict[int, int] = {}
-        self.fleet = Fleet(config, window, self.now_ns, self.pump)
+        self.fleet = Fleet(config, window, self.now_ns, self.pump, shadow=shadow)
         self._produced: Counter[int] = Counter()
         self._ticking: asyncio.TimerHandle | None = None
         self._labels = serving.ClientLabels(CLIENTS_SHOWN)
@@ -514,6 +514,8 @@ class Account:
         yield "policy_set_aside", {}, window.guard.set_aside is not None
         for server, said in self.fleet.status().items():
             yield "server_up", {"server": server}, bool(said["up"])
+            yield "server_window_requests", {"server": server}, said["window_requests"]
+            yield "uncharged_tokens_total", {"server": server}, said["uncharged_tokens"]
 
 
 def _check_place(client: Client, config: GatewayConfig) -> None:

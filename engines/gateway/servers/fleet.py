@@ -10,6 +10,7 @@ import aiohttp
 
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
+from fairsched.engines.gateway.servers.computed import ComputedTokens, computed_in
 from fairsched.engines.gateway.servers.health import Failure, ServerHealth
 from fairsched.engines.gateway.servers.target import Servers, ServerTarget, Upstream, addresses_of
 from fairsched.engines.gateway.servers.upstream import new_session, probe, told
@@ -29,17 +30,26 @@ _SECOND = 10**9
 class Fleet:
     """What an account knows of its servers.  `window` has those of the configuration that are no names to look up.
 
-    `pump` is called when calls may go that could not before, and `hung` with a server that does not answer.
+    `pump` is called when calls may go that could not before, and `hung` with a server that does not answer.  In
+    `shadow` calls are charged elsewhere than they are computed, and nothing is compared.
     """
 
     def __init__(
-        self, config: GatewayConfig, window: Window, now_ns: Callable[[], int], pump: Callable[[], object]
+        self,
+        config: GatewayConfig,
+        window: Window,
+        now_ns: Callable[[], int],
+        pump: Callable[[], object],
+        *,
+        shadow: bool = False,
     ) -> None:
         self.config = config
         self.hung: Callable[[int], object] = lambda place: None
         self.servers = Servers()
         self.health = ServerHealth(config.limits)
         self._slots = Slots()
+        self._computed: dict[int, ComputedTokens] = {}
+        self._shadow = shadow
         self._window = window
         self._now_ns = now_ns
         self._pump = pump
@@ -81,6 +91,7 @@ class Fleet:
         self.servers[place] = target
         self.health.join(place)
         self._slots.pop(place, None)
+        self._computed[place] = ComputedTokens()
 
     def _share(self, place: int) -> Share:
         config = self.servers[place].config
@@ -155,7 +166,14 @@ class Fleet:
         """Return the servers as plain JSON values, by name."""
         now_ns = self._now_ns()
         return {
-            target.name: {**self.health.status(place, now_ns), "window_tokens": target.config.window_tokens}
+            target.name: {
+                **self.health.status(place, now_ns),
+                "window_tokens": target.config.window_tokens,
+                "window_requests": self._share(place).requests,
+                "computed_tokens": self._computed[place].computed,
+                "charged_tokens": self._computed[place].charged,
+                "uncharged_tokens": self._computed[place].uncharged,
+            }
             for place, target in sorted(self.servers.items())
         }
 
@@ -205,8 +223,17 @@ class Fleet:
             if said is None or (load := load_in(said)) is not None:
                 break
         if said is not None and self.servers.get(place) == target:
-            self._slots.tell(place, load, self._window.servers[place].requests)
-            if self._share(place) != self._window.servers[place].share:
+            server = self._window.servers[place]
+            self._slots.tell(place, load, server.requests)
+            tokens = None if self._shadow else computed_in(said)
+            beyond = self._computed[place].tell(tokens, server.charged, server.tokens, self._now_ns())
+            if beyond:
+                _log.warning(
+                    "server %s says %d tokens more than calls there were charged in a minute: others use it too, or a "
+                    "client is charged too little",
+                    *(target.name, beyond),
+                )
+            if self._share(place) != server.share:
                 self._refresh()
 
     async def _ask(self, http: aiohttp.ClientSession, place: int, target: ServerTarget, seconds: float) -> None:

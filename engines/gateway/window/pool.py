@@ -28,11 +28,15 @@ class Share:
 
 @attrs.define
 class PooledServer:
-    """A place: its share, the tokens and requests in flight there, and whether it takes more (`up`)."""
+    """A place: its share, the tokens and requests in flight there, and whether it takes more (`up`).
+
+    `charged` are the tokens that requests there came to so far: prompts, cached ones too, and outputs.
+    """
 
     share: Share
     tokens: int = 0
     requests: int = 0
+    charged: int = 0
     up: bool = True
     leaving: bool = False
     vacant: bool = False

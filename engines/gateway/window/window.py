@@ -405,6 +405,7 @@ class Window:
         """End a request of which the server computed nothing: the charge of its prompt is given back (within one
         quantum of credit), and the memory that it held is charged all the same."""
         flight = self._flights[request_id]
+        self.servers[flight.server].charged -= flight.request.prompt_tokens
         self._release(flight, cancelled(flight, flight.charged, now_ns), learns=False)
 
     def withdraw(self, request_id: int, now_ns: int) -> None:
@@ -479,6 +480,7 @@ class Window:
         """Charge a request for so many outputs in all."""
         if outputs != flight.counted:
             self._charges_of(flight).produced(flight.request.client, outputs - flight.counted)
+            self.servers[flight.server].charged += outputs - flight.counted
             flight.counted = outputs
 
     def _charges_of(self, flight: CallInFlight) -> Charges:
@@ -535,6 +537,7 @@ class Window:
         self._charges_of(flight).holds.begin(request.id, request.client, flight.tokens, now_ns)
         self._reservations.unreserved[self._reservations.payer(request.client)] += flight.unreserved
         there = admitted(request, flight.charged, flight.reserved, now_ns)
+        self.servers[flight.server].charged += request.prompt_tokens
         self.servers.take(flight.server, flight.tokens, request, msgspec.structs.replace(there, worker=flight.server))
 
     def _settle(
@@ -552,6 +555,7 @@ class Window:
             tokens = self._bounds.of(client, most)
         elif most > estimate:
             self._bounds.learn(client, tokens + cached_tokens, most, self._largest)
+        self.servers[flight.server].charged += tokens + cached_tokens - estimate
         self.overrun_tokens += max(tokens - estimate, 0)
         self._overran(client, tokens - estimate, now_ns)
         if tokens != flight.charged:

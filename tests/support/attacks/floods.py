@@ -55,14 +55,19 @@ class World:
         """The gateway of the next call, connection or request: in turns, as a load balancer spreads them."""
         return next(self._turns)
 
-    async def call(self, key: str, body: dict[str, Any], leaves: tuple[float, float] | None = None) -> None:
-        """One call of the flood, by a caller that leaves after a time between the two, if they are given."""
+    async def call(
+        self, key: str, body: dict[str, Any], leaves: tuple[float, float] | None = None, until: bytes | None = None
+    ) -> None:
+        """One call of the flood, by a caller that leaves after a time between the two, or when this has come, if they
+        are given."""
         try:
             async with asyncio.timeout(None if leaves is None else self.rng.uniform(*leaves)):
                 headers = {"authorization": key if " " in key else f"Bearer {key}"}
                 async with self.http.post(self.url + CHAT, json=body, headers=headers) as answer:
-                    async for _ in answer.content.iter_any():
-                        pass
+                    async for chunk in answer.content.iter_any():
+                        if until is not None and until in chunk:
+                            self.seen["left"] += 1
+                            return
                     self.seen[str(answer.status)] += 1
         except TimeoutError:
             self.seen["left"] += 1

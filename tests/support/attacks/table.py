@@ -50,6 +50,7 @@ class Attack:
     interval: int = 1
     """Tokens in an event."""
     window_tokens: int = 330
+    quantum: int = 64
     config_values: tuple[tuple[str, Any], ...] = ()
     limits: tuple[tuple[str, Any], ...] = ()
     descriptors: int = 8192
@@ -81,7 +82,7 @@ class Attack:
         Where `admin_keys` are not known, keys are in plain text.  Of several gateways each has its part of the windows.
         """
         plain = "admin_keys" in without
-        lines = [f'listen = "{listen}"', 'identify = "key"', 'policy = "fcfs+deficit"', "quantum = 64"]
+        lines = [f'listen = "{listen}"', 'identify = "key"', 'policy = "fcfs+deficit"', f"quantum = {self.quantum}"]
         lines += [f"{name} = {json.dumps(value)}" for name, value in self.config_values if name not in without]
         lines.append("status = true")
         if not plain:
@@ -234,6 +235,7 @@ ATTACKS = (
         honest=_large(8),
         slots=16,
         window_tokens=10_000,
+        quantum=4096,
     ),
     Attack(
         8,
@@ -243,6 +245,7 @@ ATTACKS = (
         honest=_large(8),
         slots=16,
         window_tokens=10_000,
+        quantum=4096,
     ),
     Attack(
         9,

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import attrs
 import pytest
+from aiohttp import web
 
 from fairsched.engines.conformance import MockEngine, MockServer, serving
 from fairsched.engines.gateway import build_account, gateway_policy, listening, read_config
@@ -47,6 +48,26 @@ class Played:
     def charged(self, client: str) -> int:
         """Output tokens that a client was charged."""
         return int(self.status["clients"][client]["output_tokens"]) if client in self.status["clients"] else 0
+
+
+class TellingServer(MockServer):
+    """A server that says what runs, what waits and what it computed, as vLLM does."""
+
+    def app(self) -> web.Application:
+        """Return the application."""
+        app = super().app()
+        app.router.add_get("/metrics", self.metrics)
+        return app
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """Say it."""
+        said = {
+            "num_requests_running": len(self.engine.running),
+            "num_requests_waiting": len(self.engine.waiting),
+            "prompt_tokens_total": sum(each.prompt_tokens for each in self.ledger.values()),
+            "generation_tokens_total": sum(each.output_tokens for each in self.ledger.values()),
+        }
+        return web.Response(text="".join(f'vllm:{name}{{engine="0"}} {value}.0\n' for name, value in said.items()))
 
 
 @asynccontextmanager

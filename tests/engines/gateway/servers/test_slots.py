@@ -5,9 +5,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from aiohttp import web
 
-from fairsched.engines.conformance import MockServer
 from fairsched.engines.gateway.window import Slots, load_in, slot_warnings
 from tests.support.attacks import virtual
 from tests.support.attacks.floods import loops
@@ -24,21 +22,6 @@ OURS = b'fairsched_running_requests{worker="0"} 4.0\nfairsched_waiting_requests{
 STATUS = b'{"policy": "fcfs", "workers": {"0": {"running": 3, "waiting": 0}, "1": {"running": 1, "waiting": 2}}}'
 
 
-class Telling(MockServer):
-    """A server that says what runs and what waits, as vLLM does."""
-
-    def app(self) -> web.Application:
-        """Return the application."""
-        app = super().app()
-        app.router.add_get("/metrics", self.metrics)
-        return app
-
-    async def metrics(self, _: web.Request) -> web.Response:
-        """Say it."""
-        running, waiting = len(self.engine.running), len(self.engine.waiting)
-        return web.Response(text=f"vllm:num_requests_running {running}\nvllm:num_requests_waiting {waiting}\n")
-
-
 def test_a_polite_client_has_its_share_where_nobody_says_how_many_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,7 +29,7 @@ def test_a_polite_client_has_its_share_where_nobody_says_how_many_run(
     wait there, and a call of the polite client behind them."""
     flood = attrs.evolve(ATTACKS[0], flood=loops(64, CHAT), window_tokens=100_000)
     silent = virtual.play(flood, seconds=20.0, folder=tmp_path)
-    monkeypatch.setattr(virtual, "MockServer", Telling)
+    monkeypatch.setattr(virtual, "MockServer", virtual.TellingServer)
     told = virtual.play(flood, seconds=20.0, folder=tmp_path)
     assert told.answered >= 5 * silent.answered
     assert sum(told.computed.values()) >= 0.9 * sum(silent.computed.values())
