@@ -1,6 +1,6 @@
 """A window whose gate spends credit on lease from an account of several gateways (`policies.gates.leased`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairsched.engines.gateway.window.flight import WINDOW, Placement
@@ -31,11 +31,11 @@ class LeasedWindow(Window):
         self.starved = False
         return super().admit(now_ns)
 
-    def _choice(self, now_ns: int) -> tuple[Admission | None, AdmissionChoice | None]:
+    def _choice(self, now_ns: int, past: Sequence[int]) -> tuple[Admission | None, AdmissionChoice | None]:
         if self.alone:
             self._give_rounds(now_ns)
-        admission, decision = super()._choice(now_ns)
-        self.starved = admission is None and not self.alone
+        admission, decision = super()._choice(now_ns, past)
+        self.starved = admission is None and not (past or self.alone)
         return admission, decision
 
     def _give_rounds(self, now_ns: int) -> None:

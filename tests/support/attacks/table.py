@@ -25,11 +25,10 @@ LONG = floods.loops(32, CHAT, tokens=600)
 F1 = ("sk-f1",)
 
 
-def _large(parts: int, **how: Any) -> floods.Flood:
-    """Return a client beside long answers that always asks for prompts of a window of 10,000 tokens, or in so many
-    parts."""
-    prompt = f"[tokens 8] {'a' * (38_000 // parts)}"
-    return floods.beside(LONG, floods.loops(parts, floods.chat(prompt, 8, **floods.USAGE), keys=F1, **how))
+def _large(**how: Any) -> floods.Flood:
+    """Return a client beside long answers that always asks for a prompt of a window of 10,000 tokens."""
+    prompt = f"[tokens 8] {'a' * 38_000}"
+    return floods.beside(LONG, floods.loops(1, floods.chat(prompt, 8, **floods.USAGE), keys=F1, **how))
 
 
 @attrs.frozen
@@ -230,9 +229,9 @@ ATTACKS = (
     Attack(
         8,
         "window-sized",
-        "one call as large as the window is always in the queue, in eight parts of the honest one",
-        _large(1),
-        honest=_large(8),
+        "one call as large as the window is always in the queue; the honest one asks for a long answer",
+        _large(),
+        honest=floods.beside(LONG, floods.loops(1, CHAT, tokens=600, keys=F1)),
         slots=16,
         window_tokens=10_000,
         quantum=4096,
@@ -240,9 +239,9 @@ ATTACKS = (
     Attack(
         8,
         "withdrawn",
-        "a call as large as the window is withdrawn after four seconds, and asked again",
-        _large(1, leaves=(4.0, 4.001)),
-        honest=_large(8),
+        "a call as large as the window is withdrawn after six seconds, and asked again",
+        _large(leaves=(6.0, 6.001)),
+        honest=floods.beside(LONG, floods.loops(1, CHAT, tokens=600, keys=F1)),
         slots=16,
         window_tokens=10_000,
         quantum=4096,
