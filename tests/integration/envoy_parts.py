@@ -43,7 +43,7 @@ def free_ports(count: int) -> list[int]:
 
 class Configuration:
     """The page's configuration of Envoy, to be changed: `calls` are the connection manager's fields, `route` those of
-    its route, `processing` those of the external processor, `pool` and `picker` clusters."""
+    its first route, `processing` those of the external processor, `pool` and `picker` clusters."""
 
     def __init__(self) -> None:
         self.document: Any = yaml.safe_load(PAGE.read_text())
@@ -52,20 +52,29 @@ class Configuration:
         self.calls = self.listener["filter_chains"][0]["filters"][0]["typed_config"]
         self.route = self.calls["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
         self.filters: list[Any] = self.calls["http_filters"]
-        (processor,) = (each for each in self.filters if each["name"] == "envoy.filters.http.ext_proc")
-        self.processor = processor["typed_config"]
+        self.processor = self._filter("ext_proc")["typed_config"]
+        self.keys = self._filter("api_key_auth")["typed_config"]["credentials"]
         self.pool, self.picker = resources["clusters"]
+
+    def _filter(self, name: str) -> Any:
+        (found,) = (each for each in self.filters if each["name"] == f"envoy.filters.http.{name}")
+        return found
+
+    def names_callers(self, made: Any) -> None:
+        """Put this filter where the page's says by keys who calls."""
+        self.filters[self.filters.index(self._filter("api_key_auth"))] = made
 
     def before_processor(self, name: str, kind: str, **fields: Any) -> None:
         """Put a filter of Envoy's before the external processor."""
-        self.filters.insert(0, _filter(name, kind, fields))
+        self.filters.insert(0, filter_of(name, kind, **fields))
 
     def after_processor(self, name: str, kind: str, **fields: Any) -> None:
         """Put a filter of Envoy's before the router."""
-        self.filters.insert(-1, _filter(name, kind, fields))
+        self.filters.insert(-1, filter_of(name, kind, **fields))
 
 
-def _filter(name: str, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+def filter_of(name: str, kind: str, **fields: Any) -> dict[str, Any]:
+    """A filter of Envoy's."""
     kind = f"type.googleapis.com/envoy.extensions.filters.http.{kind}"
     return {"name": f"envoy.filters.http.{name}", "typed_config": {"@type": kind, **fields}}
 
@@ -110,9 +119,10 @@ class Stack:
         _listen(made.listener, self.port)
         _connect(made.pool, self.servers)
         _connect(made.picker, [self.picker_port])
-        address = {"socket_address": {"address": "127.0.0.1", "port_value": self.admin}}
-        made.document["admin"] = {"address": address}
+        made.document["admin"]["address"]["socket_address"]["port_value"] = self.admin
         edit(made)
+        self.keys = {each["client"]: each["key"] for each in made.keys}
+        self.key = next(iter(self.keys.values()))
         (self._folder / "envoy.yaml").write_text(yaml.safe_dump(made.document))
         command = [str(ENVOY), "--config-path", str(self._folder / "envoy.yaml"), "--use-dynamic-base-id"]
         with (self._folder / "envoy.log").open("w") as log:
@@ -157,14 +167,16 @@ class Stack:
     async def call(
         self, body: Any = None, *, hears: Callable[[], None] = lambda: None, headers: dict[str, str] | None = None
     ) -> Any:
-        """Status and text of a call's answer; `hears` is called when the first bytes of it are there.
+        """Status and text of the answer to a call of the page's first key; `hears` is called when its first bytes are
+        there.
 
         `body` is a document, or an asynchronous generator of pieces.
         """
         data = body if hasattr(body, "__aiter__") else BytesIO(json.dumps(body or LARGE).encode())
+        said = JSON | {"authorization": f"Bearer {self.key}"} | (headers or {})
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session,
-            session.post(f"{self.url}/v1/completions", data=data, headers=JSON | (headers or {})) as answer,
+            session.post(f"{self.url}/v1/completions", data=data, headers=said) as answer,
         ):
             text = b""
             async for piece in answer.content.iter_any():

@@ -208,14 +208,15 @@ def test_a_call_whose_body_streams_both_ways(pieces: int) -> None:
 
 @served(PickerConfig(CONFIG.pool, listen=CONFIG.listen, default_output_tokens=40))
 async def test_a_call_of_which_only_headers_are_seen(server: PickerServer, channel: Any) -> None:
-    """The endpoint is said with the headers, by the length that they say; what is declared by default is charged when
-    the answer begins, since its end is not seen."""
+    """The endpoint is said with the headers, by the length that they say; at the end what is declared by default is
+    charged, and the place free."""
     envoy = Envoy(stub(channel))
     await envoy.say(request(NO_BODIES, content_length="80"))
     assert destination(await envoy.hear()) in (A, B)
     assert server.picker.window.in_flight_tokens == 20 + 40
     await envoy.say(answer())
     await envoy.hear()
+    assert server.picker.window.in_flight_tokens == 20 + 40
     await envoy.done()
     assert client_of(server) == (20, 40)
     models = Envoy(stub(channel))
@@ -267,9 +268,10 @@ async def test_calls_wait_for_room_and_are_refused_over_limits(server: PickerSer
     picks = [asyncio.create_task(envoy.buffered()) for envoy in waits]
     await until(lambda: server.picker.window.waiting == 2)
     for data, status in ((CHAT, 429), (large, 413), (wrong, 400)):
+        kind = "rate_limit_error" if status == 429 else "invalid_request_error"
         refused = (await Envoy(stub(channel)).buffered(data=data)).immediate_response
         assert refused.status.code == status
-        assert json.loads(refused.body)["error"]["code"] == status
+        assert json.loads(refused.body)["error"]["type"] == kind
         told = {option.header.key: option.header.raw_value for option in refused.headers.set_headers}
         assert told.get("retry-after") == (b"1" if status == 429 else None)
     assert not any(pick.done() for pick in picks)

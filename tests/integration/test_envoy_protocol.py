@@ -23,19 +23,22 @@ from fairsched.engines.conformance import (  # noqa: E402
     SCENARIOS,
     Certificates,
     Gateways,
-    Header,
+    Keys,
     ScenarioLimits,
     Tokens,
     conform,
 )
 from tests.integration.envoy_parts import (  # noqa: E402
     ENVOY,
+    PAGE,
     WINDOW,
     Configuration,
     Edit,
     Stack,
+    filter_of,
     is_whole,
     streams,
+    yaml,
 )
 from tests.support.adapters.http import free_pair  # noqa: E402
 
@@ -103,40 +106,36 @@ EACH_MODE = pytest.mark.parametrize("modes", [(), (full_duplex,)], ids=["buffere
 
 @EACH_MODE
 def test_the_conformance_suite_through_envoy(modes: tuple[Edit, ...], tmp_path: Path) -> None:
-    """Envoy with the picker passes what applies to one gateway whose callers a trusted proxy names: shares, starvation,
+    """Envoy with the picker passes what applies to one gateway whose callers have keys: shares, starvation,
     cancellations, streams while they come, ends.  A stream whose server is gone is cut, since Envoy writes no event."""
     first = free_pair()
     clients = "".join(f"[client.{name}]\nweight = {weight}\n" for name, weight in CLIENTS.items())
     how = {"pool": "window_tokens = 200\nwindow_requests = 4", "more": clients, "top": "quantum = 64"}
-    with stack(tmp_path, *modes, ports=(first, first + 1), **how) as made:
-        gateways = Gateways((made.url,), Header(FAIRNESS_ID), "made-up")
+    keys = {name: f"sk-{name}-0123456789abcdef" for name in CLIENTS}
+
+    def with_keys(made: Configuration) -> None:
+        made.keys[:] = [{"key": key, "client": name} for name, key in keys.items()]
+
+    with stack(tmp_path, with_keys, *modes, ports=(first, first + 1), **how) as made:
+        gateways = Gateways((made.url,), Keys(keys), "made-up")
         found = asyncio.run(conform(gateways, ScenarioLimits.of(8), servers=2, port=first))
     verdicts = {each.scenario.name: each.verdict for each in found}
     results = {name: verdict.result for name, verdict in verdicts.items()}
     expected = dict.fromkeys(SCENARIOS, "passes") | {"stream-errors": "fails"}
     expected |= dict.fromkeys(("two-instances", "two-instances-flood"), "not applicable")
-    expected |= dict.fromkeys(("identity", "keys", "tokens", "certificates"), "not applicable")
+    expected |= dict.fromkeys(("tokens", "certificates"), "not applicable")
     assert results == expected, verdicts
     assert verdicts["stream-errors"].measured == "a cut connection"
 
 
 def by_tokens(folder: Path) -> Edit:
-    """Envoy checks tokens, and tells the picker the claim."""
-    provider = {
-        "issuer": "https://conform.test",
-        "audiences": ["conform"],
-        "local_jwks": {"filename": str(folder / "jwks.json")},
-        "claim_to_headers": [{"header_name": FAIRNESS_ID, "claim_name": "sub"}],
-        "require_expiration": True,
-    }
-
-    def edit(made: Configuration) -> None:
-        rules = [{"match": {"prefix": "/"}, "requires": {"provider_name": "conform"}}]
-        kind = "jwt_authn.v3.JwtAuthentication"
-        made.before_processor("jwt_authn", kind, providers={"conform": provider}, rules=rules)
-        _sets_only(made)
-
-    return edit
+    """Envoy checks tokens with the page's filter, and tells the picker the claim."""
+    block = PAGE.with_name("endpoint-picker.md").read_text().split("```yaml\n")[1]
+    (made,) = yaml.safe_load(block.split("```")[0])
+    provider = made["typed_config"]["providers"]["issuer"]
+    provider |= {"issuer": "https://conform.test", "audiences": ["conform"]}
+    provider["local_jwks"] = {"filename": str(folder / "jwks.json")}
+    return lambda configuration: configuration.names_callers(made)
 
 
 def by_certificates(folder: Path) -> Edit:
@@ -153,17 +152,10 @@ def by_certificates(folder: Path) -> Edit:
         tls = {"@type": kind, "common_tls_context": common, "require_client_certificate": True}
         made.listener["filter_chains"][0]["transport_socket"] = {"name": "tls", "typed_config": tls}
         header = {"key": FAIRNESS_ID, "value": "%DOWNSTREAM_PEER_SUBJECT%"}
-        said = {"append": {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
-        kind = "header_mutation.v3.HeaderMutation"
-        made.before_processor("header_mutation", kind, mutations={"request_mutations": [said]})
+        said = {"request_mutations": [{"append": {"header": header}}]}
+        made.names_callers(filter_of("header_mutation", "header_mutation.v3.HeaderMutation", mutations=said))
 
     return edit
-
-
-def _sets_only(made: Configuration) -> None:
-    """What callers say in the header is dropped before Envoy says who they are."""
-    drop = {"request_mutations": [{"remove": FAIRNESS_ID}]}
-    made.before_processor("header_mutation", "header_mutation.v3.HeaderMutation", mutations=drop)
 
 
 @pytest.mark.parametrize("way", ["token", "certificate"])
@@ -230,6 +222,7 @@ def test_trailers_pass_and_end_what_they_end(modes: tuple[Edit, ...], tmp_path: 
         data = json.dumps({"prompt": "x", "max_tokens": WINDOW - 10}).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
         head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        head += b"authorization: Bearer %s\r\n" % made.key.encode()
         head += b"te: trailers\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
         writer.write(head + b"%x\r\n%s\r\n0\r\nx-checksum: 7\r\n\r\n" % (len(data), data))
         said = await asyncio.wait_for(reader.read(), 60)
@@ -248,11 +241,42 @@ def test_trailers_pass_and_end_what_they_end(modes: tuple[Edit, ...], tmp_path: 
                 assert b"x-seconds: 1" in said
             status = await asyncio.to_thread(made.status)
         assert status["outcomes"]["finished"] == 5
-        assert status["clients"]["others"]["output_tokens"] == 15
+        assert status["clients"]["gold"]["output_tokens"] == 15
         for server in servers:
             server.close()
 
     asyncio.run(main())
+
+
+def test_answers_that_the_picker_does_not_see_are_charged_at_their_end(tmp_path: Path) -> None:
+    """With answers not sent to it, a call has its place until its stream ends, and is charged what it declared, also
+    where its caller leaves; one that says its length no more than its bytes."""
+
+    def unseen(made: Configuration) -> None:
+        made.processor["processing_mode"]["response_body_mode"] = "NONE"
+
+    async def main(made: Stack) -> None:
+        begun = [asyncio.Event() for _ in range(2)]
+        first = [asyncio.create_task(made.call(streams(270), hears=each.set)) for each in begun]
+        for each in begun:
+            await each.wait()
+        waits = asyncio.create_task(made.call(streams(270)))
+        await asyncio.sleep(1)
+        assert not any(each.done() for each in first)
+        assert sum([(await made.counts(i))["asked"] for i in range(2)]) == 2
+        assert all([is_whole(await each, 270) for each in (*first, waits)])
+        left = asyncio.Event()
+        leaves = asyncio.create_task(made.call(streams(200), hears=left.set))
+        await left.wait()
+        leaves.cancel()
+        await asyncio.gather(leaves, return_exceptions=True)
+        status, text = await made.call({"model": "m", "prompt": "x", "max_tokens": 100})
+        assert status == 200
+        said = await asyncio.to_thread(made.status)
+        charged = 3 * 270 + 200 + min(100, len(text))
+        assert (said["clients"]["gold"]["output_tokens"], said["in_flight"]) == (charged, 0)
+
+    run(tmp_path, main, unseen)
 
 
 # --- a picker that is not there ---------------------------------------------------------------------------------------
@@ -271,7 +295,9 @@ def test_where_failures_are_not_allowed_a_dead_picker_stops_calls(tmp_path: Path
         made.kill_picker()
         for each in waiting:
             assert (await each)[0] >= 500
-        assert (await made.call(SMALL))[0] >= 500
+        status, text = await made.call(SMALL)
+        assert status >= 500
+        assert "error" in json.loads(text)
         await asyncio.gather(streaming, other, return_exceptions=True)
         asked = [(await made.counts(i)).get("asked", 0) for i in range(2)]
         assert sum(asked) == 2
@@ -290,6 +316,7 @@ def test_where_failures_are_not_allowed_a_slow_picker_is_a_timeout(tmp_path: Pat
         calls = [asyncio.create_task(made.call(streams(270))) for _ in range(6)]
         answers = [await each for each in calls]
         assert sorted(status for status, _ in answers) == [200] * 2 + [504] * 4
+        assert all("error" in json.loads(text) for status, text in answers if status == 504)
         assert all(is_whole(each, 270) for each in answers if each[0] == 200)
         assert sum([(await made.counts(i)).get("asked", 0) for i in range(2)]) == 2
         assert await made.stat("http.calls.ext_proc.message_timeouts") > 0

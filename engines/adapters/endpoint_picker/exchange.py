@@ -48,6 +48,7 @@ class Exchange:
                 said = [] if self._sent else await self._pick(ends=False)
                 return [*said, wire.request_trailers()] if not self.over else said
             case "response_headers":
+                self._learn_modes(request)
                 if self._picked is not None and (served := wire.served_by(request)):
                     self._picker.served(self._picked, served)
                 return self._response_headers(request.response_headers)
@@ -59,19 +60,25 @@ class Exchange:
         return []
 
     def close(self) -> None:
-        """End the exchange, whether or not the answer was whole."""
+        """End the exchange, whether or not the answer was whole; of one that is not seen only its end is known."""
+        if self._response_mode == "none" and self._status:
+            self._end()
         picked, self._picked = self._picked, None
         if picked is not None:
             self._picker.leave(picked, None if self._stream is None else self._stream.usage)
+
+    def _learn_modes(self, request: Any) -> None:
+        """Read how bodies are sent, which the first message says: an answer's headers where Envoy itself refused."""
+        said_request, said_response = wire.modes_of(request)
+        self._request_mode = said_request or self._request_mode
+        self._response_mode = said_response or self._response_mode
 
     # --- the request ------------------------------------------------------------------------------------------------
 
     async def _request_headers(self, request: Any) -> Iterable[wire.Response]:
         self._headers = wire.headers_of(request.request_headers)
         self._subset = wire.subset_of(request)
-        said_request, said_response = wire.modes_of(request)
-        self._request_mode = said_request or self._request_mode
-        self._response_mode = said_response or self._response_mode
+        self._learn_modes(request)
         if request.request_headers.end_of_stream or self._request_mode in ("none", "streamed"):
             self._request_mode = "none" if self._request_mode != "streamed" else "streamed"
             return await self._pick(ends=True)
@@ -144,7 +151,10 @@ class Exchange:
         self._status = int(status) if status.isdecimal() else 0
         if headers.get("content-type", "").startswith("text/event-stream"):
             self._stream = StreamReader()
-        if message.end_of_stream or self._response_mode == "none":
+        length = headers.get("content-length", "")
+        if length.isdecimal() and len(length) < 12:
+            self._most_output = min(self._most_output, int(length))
+        if message.end_of_stream:
             self._end()
         return [wire.response_headers()]
 
@@ -168,7 +178,7 @@ class Exchange:
         if self._status >= 400:
             self._picker.give_back(picked)
         elif self._response_mode == "none":
-            # The answer is not seen here: what was declared is charged.
+            # A token has a byte at least.
             self._picker.finish(picked, Usage(None, self._most_output))
         elif self._stream is not None:
             self._picker.finish(picked, self._stream.usage)

@@ -12,7 +12,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from google.protobuf.struct_pb2 import Struct
 
 from fairsched.engines.adapters.endpoint_picker.config import BodyMode
-from fairsched.engines.gateway import CallError
+from fairsched.engines.gateway import CallError, error_document
 
 DESTINATION = "x-gateway-destination-endpoint"
 SUBSET = "x-gateway-destination-endpoint-subset"
@@ -134,7 +134,7 @@ def refusal(error: CallError) -> Response:
     ]
     response = ext_proc.ImmediateResponse(
         headers=ext_proc.HeaderMutation(set_headers=options),
-        body=msgspec.json.encode({"error": {"message": error.message, "type": "scheduling", "code": error.status}}),
+        body=msgspec.json.encode(error_document(error.status, error.message)),
         details=f"fairsched_{error.status}",
     )
     response.status.code = error.status
