@@ -49,7 +49,7 @@ else:
 __all__ = [
     "CLIENT_HEADER", "UNEXPLAINED", "CallError", "CallerNames", "GatewayConfig", "LeasedWindow", "LimitConfig", "Share",
     "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text",
-    "build", "build_account", "check_files", "error_document", "gateway_policy", "has_prompt", "hashed_key", "leased_policy", "listening",
-    "quota_lines", "read_config", "request_of", "serve", "sized", "slot_warnings", "supervise", "usage_of",
-    "window_policy", "window_router"
+    "build", "build_account", "check_files", "error_document", "gateway_policy", "has_prompt", "hashed_key",
+    "leased_policy", "listening", "quota_lines", "read_config", "request_of", "serve", "sized", "slot_warnings",
+    "supervise", "usage_of", "window_policy", "window_router"
 ]  # fmt: skip
