@@ -6,14 +6,17 @@ learned from calls that ended.  A prompt of which no server says its tokens is c
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import count
 
 from fairsched.engines.gateway.window.flight import CallInFlight
 from fairsched.policies.guarantees import SECOND_NS
 
 _CALLS = 64
 """So many last calls say how fast a server is."""
-_UNSEEN_NS = SECOND_NS // 4
-"""How often what a call has had is estimated."""
+_UNSEEN_NS, _UNSEEN_PART = SECOND_NS // 4, 8
+"""What a call has had is estimated so often, or whenever it is by such a part older: each estimate costs as much as
+passing some tokens on."""
 _VOUCHES = 8
 """A prompt whose tokens are known vouches for a part of it of those that are not."""
 
@@ -24,7 +27,8 @@ class Estimates:
     def __init__(self) -> None:
         self._calls: defaultdict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=_CALLS))
         self._rates: dict[int, tuple[int, int]] = {}
-        self._due: deque[tuple[int, CallInFlight]] = deque()
+        self._due: list[tuple[int, int, CallInFlight]] = []
+        self._number = count()
 
     def forget(self, place: int) -> None:
         """Forget the server, whose place another has."""
@@ -33,7 +37,7 @@ class Estimates:
 
     def begin(self, flight: CallInFlight) -> None:
         """Estimate the outputs of this call from time to time."""
-        self._due.append((flight.begun_ns + _UNSEEN_NS, flight))
+        heappush(self._due, (flight.begun_ns + _UNSEEN_NS, next(self._number), flight))
 
     def learn(self, flight: CallInFlight, output_tokens: int, now_ns: int) -> None:
         """Learn from a call that ends, and had so many outputs."""
@@ -45,9 +49,10 @@ class Estimates:
     def due(self, now_ns: int, flights: Mapping[int, CallInFlight]) -> Iterator[tuple[CallInFlight, int]]:
         """Yield the calls in flight whose time has come, with what is usual so far, up to what they reserved."""
         while self._due and self._due[0][0] <= now_ns:
-            _, flight = self._due.popleft()
+            _, number, flight = heappop(self._due)
             if flights.get(flight.request.id) is flight:
-                self._due.append((now_ns + _UNSEEN_NS, flight))
+                later_ns = max((now_ns - flight.begun_ns) // _UNSEEN_PART, _UNSEEN_NS)
+                heappush(self._due, (now_ns + later_ns, number, flight))
                 yield flight, min(self.outputs(flight, now_ns, 0), flight.reserved)
 
     def outputs(self, flight: CallInFlight, now_ns: int, unknown: int) -> int:
