@@ -206,7 +206,7 @@ class _Application:
                 if (request.content_length or 0) > limits.body_bytes:
                     raise openai.CallError(413, f"the body is longer than {limits.body_bytes} bytes")
                 with self._bodies.coming(name, request):
-                    async with asyncio.timeout(limits.body_seconds):
+                    async with asyncio.timeout(None if request.content.is_eof() else limits.body_seconds):
                         while chunk := await request.content.readany():
                             self._bodies.take(name, len(chunk), limits.bodies_bytes)
                             taken += len(chunk)

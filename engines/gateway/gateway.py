@@ -219,6 +219,12 @@ class Gateway:
         return self._http
 
 
+class _Response(web.StreamResponse):
+    """An answer whose head goes out with its first bytes: each write costs as much as passing a token on."""
+
+    _send_headers_immediately = False
+
+
 class _Reply:
     """What a caller has of its answer.  Until that begins, a stream has a comment of SSE every `heartbeat_seconds`:
     what stands between the two cuts connections off on which nothing comes."""
@@ -256,7 +262,7 @@ class _Reply:
         """Send the head of the answer with these headers and those of ours, if none was sent."""
         response = self.response
         if response is None:
-            response = self.response = web.StreamResponse(status=status, headers=CIMultiDict(headers))
+            response = self.response = _Response(status=status, headers=CIMultiDict(headers))
             response.headers.update(ours or {})
             if self._ahead:
                 response.headers[AHEAD] = str(self._ahead)

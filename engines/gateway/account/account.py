@@ -254,7 +254,7 @@ class Account:
             self.pump()
             while len(self._queue) > self.config.limits.waiting:
                 self._lose(self._queue.loser())
-            async with asyncio.timeout(wait_seconds):
+            async with asyncio.timeout(None if place.done() else wait_seconds):
                 server = await place
             self._usual_wait_ns += (self.now_ns() - begun_ns - self._usual_wait_ns) / 8
             return server
