@@ -1,7 +1,7 @@
 """vLLM's V1 engine on one worker: its scheduler and block pool to the letter, with step times of a latency model.
 
-`VllmScheduler.schedule` says what the next step computes, and `update` takes a step's tokens, as vLLM's
-`Scheduler` and `AsyncScheduler` do; `run_vllm` plays a workload against it in time, as the core of vLLM's engine does:
+`VllmScheduler.schedule` says what the next step computes, and `update` takes a step's tokens, as vLLM's `Scheduler` and
+`AsyncScheduler` do; `VllmEngine` plays a workload against it in time, as the core of vLLM's engine does:
 
 - A step first serves what runs, in order of admission, then lets in what waits, until its token budget is spent.
 - A request that finds no block preempts the last that runs, perhaps itself, which waits in front of all others, loses
@@ -13,8 +13,8 @@
   request are free one step late.
 
 A radix tree (`model.prefix_cache`) shares and evicts by tokens, and cannot say which of equal blocks vLLM evicts; so
-blocks are kept here, by number.  Source: vLLM 0.32.0, `vllm/v1/core`; tests/integration/test_vllm.py holds
-each step to it.
+blocks are kept here, by number.  Source: vLLM 0.32.0 and 0.19.0, `vllm/v1/core`; tests/integration/test_vllm.py holds
+each step to the former.
 """
 
 import time
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from typing import Literal
 
 import attrs
 from msgspec.structs import replace
@@ -48,7 +49,9 @@ class VllmOptions:
     """Options of vLLM, by its names.  `num_gpu_blocks` is what vLLM logs, its own block included; None takes the memory
     of the latency model.  `max_model_len` is the longest prompt with its output; None: no limit.
 
-    vLLM before 0.20 has no `scheduler_reserve_full_isl`: a request enters if its first chunk fits.
+    `release` is whose scheduler it is.  That of 0.19.0 takes all free blocks in the order in which they were left, and
+    keeps to `long_prefill_token_threshold` also for a request alone; 0.16 is like it, and has no
+    `scheduler_reserve_full_isl`: a request enters if its first chunk fits.
     """
 
     num_gpu_blocks: int | None = None
@@ -60,6 +63,7 @@ class VllmOptions:
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
     scheduler_reserve_full_isl: bool = True
+    release: Literal["0.19", "0.32"] = attrs.field(default="0.32", validator=attrs.validators.in_(("0.19", "0.32")))
 
     def __attrs_post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -114,9 +118,10 @@ class VllmCall:
 
 class BlockPool:
     """Blocks by number: how many requests hold each, its name once it is full, and the free ones in the order in which
-    they are taken."""
+    they are taken, perhaps those `nameless_first`."""
 
-    def __init__(self, blocks: int, caching: bool) -> None:
+    def __init__(self, blocks: int, caching: bool, nameless_first: bool) -> None:
+        self._nameless_first = nameless_first
         self.free = OrderedDict.fromkeys(range(NULL_BLOCK + 1, blocks))
         self.caching = caching
         self._holders = [0] * blocks
@@ -166,13 +171,13 @@ class BlockPool:
                 self._cached.setdefault(name, []).append(block)
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Let one request fewer hold these blocks, the last one first; those without a name are taken next."""
+        """Let one request fewer hold these blocks, the last one first."""
         nameless: list[int] = []
         named: list[int] = []
         for block in reversed(blocks):
             self._holders[block] -= 1
             if not self._holders[block]:
-                (nameless if self.names[block] is None else named).append(block)
+                (nameless if self._nameless_first and self.names[block] is None else named).append(block)
         for block in reversed(nameless):
             self.free[block] = None
             self.free.move_to_end(block, last=False)
@@ -190,7 +195,8 @@ class VllmScheduler:
 
     def __init__(self, options: VllmOptions, num_gpu_blocks: int) -> None:
         self.options = options
-        self.pool = BlockPool(num_gpu_blocks, options.enable_prefix_caching)
+        self._is_new = options.release == "0.32"
+        self.pool = BlockPool(num_gpu_blocks, options.enable_prefix_caching, self._is_new)
         self.waiting: deque[VllmCall] = deque()
         self.running: list[VllmCall] = []
         self.admitted: list[VllmCall] = []
@@ -214,7 +220,7 @@ class VllmScheduler:
         """Return the next step, empty if there is nothing to do; O(running + blocks of what enters)."""
         options = self.options
         budget, threshold = options.max_num_batched_tokens, options.long_prefill_token_threshold
-        if len(self.running) + len(self.waiting) < 2:
+        if self._is_new and len(self.running) + len(self.waiting) < 2:
             threshold = 0
         step: list[tuple[VllmCall, int]] = []
         self.admitted, self.preempted = [], []
