@@ -375,7 +375,10 @@ class VllmScheduler:
 
 
 class VllmEngine:
-    """vLLM's engine over a workload: requests come, steps begin and end, and `on_events` is told."""
+    """vLLM's engine over a workload: requests come, steps begin and end, and `on_events` is told.
+
+    The first step takes `first_step_ns` more, since kernels are loaded in it.
+    """
 
     def __init__(
         self,
@@ -384,6 +387,7 @@ class VllmEngine:
         options: VllmOptions | None = None,
         on_events: Callable[[list[ev.Event]], object] = lambda events: None,
         progress: Callable[[int], None] | None = None,
+        first_step_ns: int = 0,
     ) -> None:
         options = options or VllmOptions()
         blocks = options.num_gpu_blocks or latency.kv_capacity_tokens // options.block_size + 1
@@ -392,7 +396,7 @@ class VllmEngine:
         self.capacity_tokens = (blocks - 1) * options.block_size
         self.scheduler = VllmScheduler(options, blocks)
         self.now_ns = 0
-        self._clients, self._latency = workload.clients, latency
+        self._clients, self._latency, self._first_step_ns = workload.clients, latency, first_step_ns
         self._tell, self._progress = on_events, progress
         self._calls = CallGraph(workload.jobs)
         self._known: dict[int, VllmCall] = {}
@@ -489,15 +493,16 @@ class VllmEngine:
         return ev.Preempted(self.now_ns, 0, request.id, request.client, call.num_output_tokens, left)
 
     def _step_ns(self, step: Step) -> int:
-        chunks, decoding, context = [], 0, 0
+        chunks, contexts = [], []
         for call, count, _ in step:
             after = call.num_computed_tokens
             if count == 1 < after:
-                decoding += 1
-                context += after
+                contexts.append(after)
             else:
                 chunks.append((count, after - count))
-        return self._latency.step_ns(chunks, decoding, context)
+        longest, shortest = max(contexts, default=0), min(contexts, default=0)
+        first_ns, self._first_step_ns = self._first_step_ns, 0
+        return first_ns + self._latency.step_ns(chunks, len(contexts), sum(contexts), longest, shortest)
 
     def _ended(self, step: Step) -> None:
         """Tell what a step computed, which tokens it made, and which requests have left with it."""
@@ -545,6 +550,7 @@ def simulate_vllm(
     options: VllmOptions | None = None,
     *,
     progress: Callable[[int], None] | None = None,
+    first_step_ns: int = 0,
 ) -> Run:
     """Simulate a workload on one vLLM server and return every figure of the run; `Run.requests` are the times of each
     request as columns (arrival, first scheduled, first token, end; -1 for none).
@@ -571,6 +577,6 @@ def simulate_vllm(
         recorder.record(events)
         log.record(events)
 
-    VllmEngine(workload, latency, options, record, progress).run()
+    VllmEngine(workload, latency, options, record, progress, first_step_ns).run()
     wall_s = time.perf_counter() - started
     return recorder.result(policy="vllm", wall_s=wall_s, log_sha256=log.sha256())
