@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
-from math import isqrt
 
 from msgspec import Struct
 
@@ -112,42 +111,38 @@ class Skew(Struct, frozen=True, forbid_unknown_fields=True):
     """What decoding requests of unequal context cost beyond requests of their mean context.
 
     Attention takes the time at the mean, and a share of what the time at the longest context is more.  The share is in
-    millionths, by five classes: the largest of `chunks` that is not above the tokens of prompts, and the first of the
-    other bounds that is not below the requests, the position of the mean between shortest and longest context (in
-    thousandths), the longest context, and the context of the prompts.  Numbers above all bounds are of the last class.
+    millionths, by three classes: the first bound that is not below the requests, the position of the mean between
+    shortest and longest context (in thousandths), and the longest context.  Numbers above all bounds are of the last
+    class.  A share may be smaller for a longer context, so that time with this correction does not always rise.
 
-    Source of the form: LLMServingSim's skew correction.  A share may be smaller for a longer context, so that time with
-    this correction does not always rise.
+    Source of the form: LLMServingSim's skew correction.
     """
 
-    chunks: tuple[int, ...]
     batches: tuple[int, ...]
     positions: tuple[int, ...]
     longest: tuple[int, ...]
-    contexts: tuple[int, ...]
     shares: tuple[int, ...]
 
-    def share(self, chunk: int, batch: int, position: int, longest: int, context: int) -> int:
+    def share(self, batch: int, position: int, longest: int) -> int:
         """Return the share of a step."""
-        at = max(bisect_right(self.chunks, chunk) - 1, 0)
-        for bounds, value in (
-            (self.batches, batch),
-            (self.positions, position),
-            (self.longest, longest),
-            (self.contexts, context),
-        ):
+        at = 0
+        for bounds, value in ((self.batches, batch), (self.positions, position), (self.longest, longest)):
             at = at * len(bounds) + min(bisect_left(bounds, value), len(bounds) - 1)
         return self.shares[at]
 
 
 class AttentionTable(Struct, frozen=True, forbid_unknown_fields=True, dict=True, tag="table"):
-    """Attention by tokens of prompts, requests that decode, context before the prompts, and mean context of decodes.
+    """Attention as it was measured: of decodes by requests and their mean context, and of prompts beside them by
+    tokens, context before them, requests that decode and their mean context.
 
-    Several chunks are one prompt with as many pairs of a token and what it attends to.
+    Several chunks of prompts are one with as many pairs of a token and what it attends to.  With `apart` decodes beside
+    prompts are a kernel of their own, and `prompts` is a table of tokens and context alone.
     """
 
-    table: Table
+    decodes: Table
+    prompts: Table
     skew: Skew | None = None
+    apart: bool = False
 
     def decoding(self, batch: int) -> Table:
         """Return the time of a step that only decodes, by tokens of context in all."""
@@ -158,39 +153,32 @@ class AttentionTable(Struct, frozen=True, forbid_unknown_fields=True, dict=True,
         return found
 
     def _decoding(self, batch: int) -> Table:
-        sizes = self.table.values[0]
-        assert isinstance(sizes, Table)
+        sizes, points = self.decodes, set[int]()
         i = min(bisect_right(sizes.points, batch), len(sizes.points) - 1)
-        points = set[int]()
         for of_size in sizes.values[max(i - 1, 0) : i + 1]:
             assert isinstance(of_size, Table)
-            contexts = of_size.values[0]
-            assert isinstance(contexts, Table)
-            points.update(contexts.points)
+            points.update(of_size.points)
         rising, most = sorted(points), 0
-        values = [most := max(most, sizes.at(batch, 0, point)) for point in rising]
+        values = [most := max(most, sizes.at(batch, point)) for point in rising]
         return Table(tuple(batch * point for point in rising), tuple(values))
 
     def ns(self, tokens: int, pairs: int, batch: int, context: int, longest: int, shortest: int) -> int:
         """Return the time of a step, of `pairs` half pairs of a prompt's token and what it attends to."""
-        before = 0
-        if tokens:
-            before = (pairs // tokens - tokens) // 2
-            if before < 0:
-                # Short prompts have fewer pairs than one long prompt.
-                tokens, before = isqrt(pairs), 0
+        decoding = self.decoding(batch) if batch else None
+        alone = 0 if decoding is None else decoding.at(context)
         mean = context // batch if batch else 0
-        table = self.table
-        ns = table.at(tokens, batch, before, mean) if tokens else self.decoding(batch).at(context) if batch else 0
-        if self.skew is None or batch < 2 or longest <= mean:
-            return ns
-        position = 1000 * (mean - shortest) // (longest - shortest) if longest > shortest else 500
-        share = self.skew.share(tokens, batch, position, longest, before)
         if tokens:
-            most = table.at(tokens, batch, before, longest)
-        else:
-            most = self.decoding(batch).at(batch * longest)
-        return max(ns + share * max(most - ns, 0) // 1_000_000, 0)
+            beyond = pairs - tokens * tokens
+            ns = self.prompts.at(tokens, max(beyond, 0) // (2 * tokens), batch, mean)
+            if beyond < 0:
+                # Short prompts have fewer pairs than one long prompt: as many less as half its length behind it adds.
+                behind = self.prompts.at(tokens, tokens // 2, batch, mean)
+                ns = max(ns + (behind - ns) * beyond // (tokens * tokens), 0 if self.apart else alone)
+            return ns + alone if self.apart else ns
+        if self.skew is None or decoding is None or batch < 2 or longest <= mean:
+            return alone
+        share = self.skew.share(batch, 1000 * (mean - shortest) // (longest - shortest), longest)
+        return max(alone + share * (decoding.at(batch * longest) - alone) // 1_000_000, 0)
 
 
 class AttentionFormula(Struct, frozen=True, forbid_unknown_fields=True, tag="formula"):
@@ -276,14 +264,18 @@ class Kernels(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         self, chunks: Iterable[tuple[int, int]], batch: int, context: int, longest: int = 0, shortest: int = 0
     ) -> int:
         """Return the GPU's time for a step; arguments as of `LatencyModel.step_ns`."""
-        tokens, pairs, sequences = 0, 0, batch
+        tokens, pairs, prompts = 0, 0, 0
         for count, before in chunks:
-            tokens += count
-            pairs += count * (2 * before + count)
-            sequences += 1
+            if count == 1:
+                # The last token of a prompt is computed as a decode is.
+                batch, context = batch + 1, context + before + 1
+            else:
+                tokens += count
+                pairs += count * (2 * before + count)
+                prompts += 1
         return (
             self.by_tokens_ns(tokens + batch)
-            + self.sequences.at(sequences)
+            + self.sequences.at(prompts + batch)
             + self.attention.ns(tokens, pairs, batch, context, longest, shortest)
         )
 
@@ -332,6 +324,7 @@ class Kernels(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
             constant, sequence = max(constant, host.constant_ns), max(sequence, 1000 * host.sequence_ns)
         else:
             constant, sequence = constant + host.constant_ns, sequence + 1000 * host.sequence_ns
-        # Each chunk is a sequence, and has a token or more.
-        prefill = -(-(sequence + 2 * self.attention.half_pair_ps * prompt_tokens) // 1000)
+        # Each chunk is a sequence, and has a token or more; one of a single token is a decode.
+        attended = max(2 * self.attention.half_pair_ps, self.attention.context_ps)
+        prefill = -(-(sequence + attended * prompt_tokens) // 1000)
         return prefill, constant, -(-self.attention.context_ps // 1000), -(-sequence // 1000), constant

@@ -25,25 +25,24 @@ TABLES = STEPS.map(rising)
 
 @st.composite
 def attention_tables(draw: st.DrawFn, skewed: bool = False) -> AttentionTable:
-    """A full grid whose values are a sum of what grows in each number."""
-    axes = [sorted(draw(st.sets(st.integers(1, 60), min_size=1, max_size=3))) for _ in range(4)]
-    tokens, batches, before, contexts = ((0, *axis) for axis in axes)
-    rate = draw(st.tuples(*[st.integers(0, 20)] * 4))
+    """Full grids whose values are a sum of what grows in each number."""
+    axes = [(0, *sorted(draw(st.sets(st.integers(1, 60), min_size=1, max_size=3)))) for _ in range(4)]
+    rate, apart = draw(st.tuples(*[st.integers(0, 20)] * 4)), draw(st.booleans())
 
-    def made(*at: int) -> Table | int:
-        depth = len(at)
-        if depth == 4:
-            n, b, x, k = at
-            return rate[0] * n + rate[1] * b + rate[2] * n * x + rate[3] * b * k
-        axis = (tokens, batches, before, contexts)[depth]
-        return Table(axis, tuple(made(*at, point) for point in axis))
+    def made(axes: list[tuple[int, ...]], *at: int) -> Table | int:
+        if not axes:
+            tokens, before, batch, context = (*at, 0, 0) if apart else at
+            return rate[0] * tokens + rate[1] * tokens * before + rate[2] * batch + rate[3] * batch * context
+        return Table(axes[0], tuple(made(axes[1:], *at, point) for point in axes[0]))
 
-    table = made()
-    assert isinstance(table, Table)
-    skew = Skew((0, 5), (2, 8), (300, 1000), (50, 90), (0, 40), tuple(range(0, 320_000, 10_000)))
-    return AttentionTable(table, skew if skewed else None)
+    decodes = Table(axes[2], tuple(made([axes[3]], 0, 0, batch) if not apart else FLAT for batch in axes[2]))
+    prompts = made(axes[:2] if apart else axes)
+    assert isinstance(prompts, Table)
+    skew = Skew((2, 8), (300, 1000), (50, 90), tuple(range(0, 320_000, 40_000)))
+    return AttentionTable(decodes, prompts, skew if skewed else None, apart)
 
 
+FLAT = Table((0, 50), (3, 800))
 FORMULAS = st.builds(AttentionFormula, st.integers(0, 5_000), st.integers(0, 5_000))
 HOSTS = st.builds(machine.HostTime, st.integers(0, 3_000), st.integers(0, 50), st.booleans())
 REDUCES = st.none() | st.builds(machine.AllReduce, st.integers(1, 4), st.integers(1, 9), TABLES)
@@ -146,23 +145,34 @@ def test_each_part_by_hand() -> None:
 
 
 def test_attention_of_a_table_by_hand() -> None:
-    """Attention is interpolated in all four numbers; several prompts are one with as many pairs; and decodes of unequal
-    context take a share of what the longest would."""
-    inner = {
-        (n, b): Table((0, 8), (Table((0, 100), (n + b, n + b + 100)), Table((0, 100), (2 * n + b, 2 * n + b + 300))))
-        for n in (0, 10)
-        for b in (0, 4)
-    }
-    table = Table((0, 10), tuple(Table((0, 4), (inner[n, 0], inner[n, 4])) for n in (0, 10)))
-    attention = AttentionTable(table)
-    # 10 tokens behind 4, 2 decodes at 50: halfway between b of 0 and 4, and between contexts of 0 and 8.
-    assert attention.ns(10, 10 * (2 * 4 + 10), 2, 100, 50, 50) == (10 + 2 + 50 + 20 + 2 + 150) // 2
-    # Chunks of 6 and 8 from the start have the pairs of one of 10, which has fewer tokens.
-    assert attention.ns(14, 36 + 64, 4, 0, 0, 0) == attention.ns(10, 100, 4, 0, 0, 0) == 14
-    # Two of four decode at 100 and two at 20: the mean, and a tenth of what all at 100 would take more.
-    shared = AttentionTable(table, Skew((0,), (4,), (1000,), (1000,), (0,), (100_000,)))
+    """Attention is interpolated in all four numbers; several short prompts have fewer pairs than one; and decodes of
+    unequal context take a share of what the longest would."""
+
+    def beside(ns: int) -> Table:
+        return Table((0, 4), (Table((0, 100), (ns, ns)), Table((0, 100), (ns + 4, ns + 204))))
+
+    prompts = Table((2, 10), (Table((0, 8), (beside(20), beside(60))), Table((0, 8), (beside(100), beside(900)))))
+    decodes = Table((0, 4), (Table((0, 100), (0, 0)), Table((0, 100), (4, 104))))
+    attention = AttentionTable(decodes, prompts)
+    # 10 tokens behind 4, halfway; 2 decodes at 50: half of what 4 take there.
+    assert attention.ns(10, 10 * (2 * 4 + 10), 2, 100, 50, 50) == 500 + (4 + 100) // 2
+    # Chunks of 6 and 4 have 52 of 100 pairs: 0.48 of what 5 tokens behind 5 add to 100, which is 500, are away.
+    assert attention.ns(10, 36 + 16, 0, 0, 0, 0) == max(100 - 240, 0)
+    assert attention.ns(10, 90, 0, 0, 0, 0) == 100 - 50
+    # A chunk below the first point of the table is one of the first.
+    assert attention.ns(1, 1, 0, 0, 0, 0) == 20
+    # Two of four decode at 100 and two at 20: the mean, and a tenth of what all at 100 would take more; not beside
+    # prompts.
+    shared = AttentionTable(decodes, prompts, Skew((4,), (1000,), (1000,), (100_000,)))
     assert attention.ns(0, 0, 4, 240, 100, 20) == 4 + 60
     assert shared.ns(0, 0, 4, 240, 100, 20) == 4 + 60 + (100 - 60) // 10
+    assert shared.ns(2, 4, 4, 240, 100, 20) == attention.ns(2, 4, 4, 240, 60, 60)
+    # Kernels apart: their sum.
+    apart = AttentionTable(decodes, Table((2, 10), (Table((0, 8), (20, 60)), Table((0, 8), (100, 900)))), apart=True)
+    assert apart.ns(10, 100, 4, 240, 60, 60) == 100 + 4 + 60
+    # One token of a prompt is a decode over what is before it and itself.
+    of = Kernels(Table((0,), (0,)), attention, Table((0,), (0,)))
+    assert of.step_ns([(1, 99)], 3, 300) == of.step_ns((), 4, 400) == 104
 
 
 @pytest.mark.parametrize(
