@@ -17,7 +17,7 @@ from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.engines.workloads import Change, Join, KvLink, WorkerSpec, described
 from fairsched.model.events import Event
-from fairsched.model.machine import DEFAULT_PRESET, PRESETS, LatencyModel, PresetError, decoded
+from fairsched.model.machine import DEFAULT_PRESET, GPUS, PRESETS, LatencyModel, PresetError, check, decoded, preset
 from fairsched.model.request import Workload
 from fairsched.model.service import Tables
 from fairsched.model.worker import WorkerState
@@ -35,10 +35,11 @@ _PIECE = 1 << 12
 
 
 def latency_model(name: str | LatencyModel) -> LatencyModel:
-    """Return the latency preset of that name, or of a file that `fairsched calibrate` wrote (a name ending in .json).
+    """Return the latency preset of that name, the machine by formula of a model and GPUs (`qwen3-32b-h100-tp2`), or the
+    model of a file that `fairsched calibrate` or `fairsched machine import` wrote (a name ending in .json).
 
-    Raises `ValueError` for a name that is not there, a file that is no preset, or one that was fitted to a log and is
-    not credible; `OSError` for a file that is not there.
+    Raises `ValueError` for a name that is not there, a file that is no preset, one that was fitted to a log and is not
+    credible, or one that is faster than its GPUs; `OSError` for a file that is not there.
 
     >>> latency_model("llama-3.1-8b-a100").kv_capacity_tokens
     427000
@@ -56,10 +57,13 @@ def latency_model(name: str | LatencyModel) -> LatencyModel:
                 f"{name} is not like the log that it was fitted to ({why}); nothing can be concluded from it: fit a "
                 "longer or steadier stretch of the log"
             )
-        return document.latency
-    if name not in PRESETS:
+        latency, deployment = document.latency, document.deployment
+        known = deployment is not None and deployment.gpu in GPUS and latency.gpus is not None
+        return check(latency) if known else latency
+    found = preset(name)
+    if found is None:
         raise unknown("latency model", name, PRESETS)
-    return PRESETS[name]
+    return found
 
 
 @attrs.frozen

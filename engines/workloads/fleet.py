@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from fairsched.model.machine import KV_BYTES, LatencyModel
+from fairsched.model.machine import LatencyModel
 from fairsched.model.plan import Overlap
 from fairsched.model.view import NO_HOST, Host, Role
 from fairsched.model.worker import WorkerState
@@ -71,8 +71,10 @@ class KvLink:
 
 
 def kv_link(latency: LatencyModel, bytes_per_s: int = LINK_BYTES_PER_S) -> KvLink:
-    """Return a link of a worker with this model, which has the model's KV bytes a token."""
-    return KvLink(KV_BYTES.get(latency.name, KvLink().bytes_per_token), bytes_per_s)
+    """Return a link of a worker with this model: each of its GPUs sends an equal share of the KV."""
+    known = latency.deployment
+    each = KvLink().bytes_per_token if known is None else known.kv_token_bytes // (latency.gpus or 1)
+    return KvLink(each, bytes_per_s)
 
 
 def host_link(latency: LatencyModel) -> KvLink:

@@ -1,5 +1,5 @@
-"""How long a step takes: a linear model of a step, pipelines, presets of known machines, accelerators, and
-calibrated documents. Read `model` first.
+"""How long a step takes: lines, or kernels by tables and formulas; GPUs, their links and floors, models by their sizes,
+machines by formula, presets of measured ones, and documents.  Read `model` first.
 """
 
 from fairsched.model.machine.document import (
@@ -13,7 +13,8 @@ from fairsched.model.machine.document import (
     from_builtins,
     preset_document,
 )
-from fairsched.model.machine.gpus import GPUS, gpu_of, mfu
+from fairsched.model.machine.formula import GRAPH_SIZES, by_formula
+from fairsched.model.machine.gpus import GPUS, LINKS, check, gpu_of, mfu
 from fairsched.model.machine.kernels import (
     AllReduce,
     AttentionFormula,
@@ -31,11 +32,13 @@ from fairsched.model.machine.model import (
     Performance,
     pipelined,
 )
-from fairsched.model.machine.presets import DEFAULT_PRESET, KV_BYTES, PRESETS
+from fairsched.model.machine.models import MODELS, ModelSizes
+from fairsched.model.machine.presets import DEFAULT_PRESET, PRESETS, preset
 
 __all__ = [
-    "DEFAULT_PRESET", "GPUS", "KV_BYTES", "NOT_VALIDATED", "PRESETS", "PROMPT_TOKENS", "AllReduce", "AttentionFormula",
-    "AttentionTable", "DecodePiece", "EngineFacts", "HostTime", "Kernels", "LatencyModel", "Performance",
-    "PresetDocument", "PresetError", "ServerFacts", "Skew", "Table", "as_builtins", "decoded", "encoded",
-    "from_builtins", "gpu_of", "mfu", "pipelined", "preset_document"
+    "DEFAULT_PRESET", "GPUS", "GRAPH_SIZES", "LINKS", "MODELS", "NOT_VALIDATED", "PRESETS", "PROMPT_TOKENS",
+    "AllReduce", "AttentionFormula", "AttentionTable", "DecodePiece", "EngineFacts", "HostTime", "Kernels",
+    "LatencyModel", "ModelSizes", "Performance", "PresetDocument", "PresetError", "ServerFacts", "Skew", "Table",
+    "as_builtins", "by_formula", "check", "decoded", "encoded", "from_builtins", "gpu_of", "mfu", "pipelined", "preset",
+    "preset_document"
 ]  # fmt: skip

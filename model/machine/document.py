@@ -64,6 +64,8 @@ class _Deployment(Struct, frozen=True, forbid_unknown_fields=True):
     parameters: _Positive
     weight_bytes: _Positive
     kv_token_bytes: _Positive
+    step_bytes: _Positive | None = None
+    token_parameters: _Positive | None = None
 
 
 class ServerFacts(Struct, frozen=True, forbid_unknown_fields=True):

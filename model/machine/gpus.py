@@ -1,10 +1,12 @@
-"""Accelerators: memory, what they cost and draw, how much they can compute; and the share of that in use (MFU).
+"""Accelerators: memory, bandwidth, what they compute, cost and draw, and the link between them; and how far a model's
+times are from what they allow: the share of the peak in use (MFU), and the floors below which no step can be.
 
 Cost and power are relative to an A100, as papers compare fleets of several kinds.
 """
 
 import attrs
 
+from fairsched.model.machine.kernels import Table
 from fairsched.model.machine.model import LatencyModel
 
 A100_WATTS = 400
@@ -12,18 +14,64 @@ A100_WATTS = 400
 
 
 @attrs.frozen
-class Gpu:
-    """A kind of accelerator: bytes of memory, dense 16-bit FLOPs a second at peak, and cost and power of an A100.
+class Link:
+    """What connects the GPUs of a worker: an all-reduce takes `latency_ns`, and its message's bytes at `bytes_per_s`
+    times 2 (N - 1) / N among N GPUs, as a ring moves them."""
 
+    name: str
+    latency_ns: int
+    bytes_per_s: int
+    source: str
+
+    def message(self, gpus: int) -> Table:
+        """Return the time of an all-reduce by the bytes of its message."""
+        size = 1 << 30
+        return Table(
+            (0, size), (self.latency_ns, self.latency_ns + _ns(size * 2 * (gpus - 1), gpus * self.bytes_per_s))
+        )
+
+
+def _ns(amount: int, per_s: int) -> int:
+    """Return the time for so much at so much a second, rounded up."""
+    return -(-amount * 10**9 // per_s)
+
+
+LINKS = {
+    link.name: link
+    for link in (
+        Link("nvlink-3", 10_000, 300 * 10**9, "NVIDIA: 600 GB/s of an A100 in both directions; latency chosen here"),
+        Link("nvlink-4", 10_000, 450 * 10**9, "NVIDIA: 900 GB/s of an H100 in both directions; latency chosen here"),
+        Link("nvlink-5", 10_000, 900 * 10**9, "NVIDIA: 1,800 GB/s of a B200 in both directions; latency chosen here"),
+        Link("nvlink-bridge", 10_000, 56 * 10**9, "NVIDIA: 112.5 GB/s of an A6000's bridge in both directions"),
+        Link(
+            "pcie",
+            37_000,
+            16 * 10**9,
+            "all-reduces of vLLM 0.19.0 on two RTX PRO 6000, from the steps that LLMServingSim's repository publishes "
+            "(bench/examples, Qwen3-32B), beyond its kernel tables",
+        ),
+    )
+}
+"""Links by name."""
+
+
+@attrs.frozen
+class Gpu:
+    """A kind of accelerator: bytes of memory, dense 16-bit FLOPs a second at peak, power of an A100, and cost.
+
+    `bandwidth` is bytes of memory a second; with weights in 8 bits it computes `fp8_speed` times as much a second.
     `cost` and `dollars_per_hour` are None where no source has them; `source` says where the figures are from.
     """
 
     name: str
     memory_bytes: int
+    bandwidth: int
     peak_flops: int
     power: float
     cost: float | None
     dollars_per_hour: float | None
+    link: str
+    fp8_speed: int
     source: str
 
     @property
@@ -32,34 +80,41 @@ class Gpu:
         return A100_WATTS * self.power
 
 
-_TABLE_V = "cost and power by Splitwise's Table V; "
-_DGX = "dollars of its Table I for eight, "
+_TABLE_V = "cost and power by Splitwise's Table V; dollars of its Table I for eight, "
+_SHEET = "NVIDIA's data sheet"
+
+
+def _gpu(
+    name: str, memory: int, bandwidth: int, tera: float, power: float, link: str, source: str, *costs: float
+) -> Gpu:
+    """Return a kind: GB of memory, GB/s, TFLOP/s."""
+    cost, dollars = costs or (None, None)
+    fp8 = 2 if name.startswith(("h", "b", "l40s", "rtx")) else 1
+    peak = round(tera * 10**12)
+    return Gpu(name, memory * 10**9, bandwidth * 10**9, peak, power, cost, dollars, link, fp8, source)
+
+
+_H100_COST = "2.16 times those of an A100; the cost is that of a prompt machine, and a token machine has 2.5 there"
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("a100", 80 * 10**9, 312 * 10**12, 1.0, 1.0, 2.20, _TABLE_V + _DGX + "17.6 an hour"),
-        Gpu("a100-40gb", 40 * 10**9, 312 * 10**12, 1.0, None, None, "NVIDIA's data sheet: as an A100, 40 GB"),
-        Gpu(
-            "h100",
-            80 * 10**9,
-            989 * 10**12,
-            1.75,
-            2.35,
-            4.752,
-            _TABLE_V + "the cost is that of a prompt machine, and the same box as a token machine has 2.5 there; "
-            f"{_DGX}2.16 times those of an A100",
-        ),
-        Gpu(
+        _gpu("a100", 80, 2_039, 312, 1.0, "nvlink-3", f"{_SHEET}; {_TABLE_V}17.6 an hour", 1.0, 2.20),
+        _gpu("a100-40gb", 40, 1_555, 312, 1.0, "nvlink-3", _SHEET),
+        _gpu("h100", 80, 3_350, 989, 1.75, "nvlink-4", f"{_SHEET} (SXM); {_TABLE_V}{_H100_COST}", 2.35, 4.752),
+        _gpu(
             "h100-capped",
-            80 * 10**9,
-            989 * 10**12,
-            1.23,
-            2.35,
-            4.752,
+            *(80, 3_350, 989, 1.23),
+            "nvlink-4",
             "an H100 capped to 70 % of the machine's power, by Splitwise's Table V; its cost is the uncapped one's",
+            *(2.35, 4.752),
         ),
-        Gpu("a10g", 24 * 10**9, 125 * 10**12, 0.75, None, None, "data sheet: 300 W; FLOPs as in its preset's source"),
-        Gpu("a6000", 48 * 10**9, 155 * 10**12, 0.75, None, None, "NVIDIA's data sheet: 300 W"),
+        _gpu("h200", 141, 4_800, 989, 1.75, "nvlink-4", f"{_SHEET} (SXM)"),
+        _gpu("b200", 180, 7_700, 2_250, 2.5, "nvlink-5", f"{_SHEET} of HGX B200, a GPU of eight"),
+        _gpu("l40s", 48, 864, 362, 0.875, "pcie", f"{_SHEET}: 350 W"),
+        _gpu("rtx-4090", 24, 1_008, 165.2, 1.125, "pcie", "NVIDIA's Ada white paper, FP32 accumulate: 450 W"),
+        _gpu("rtx-pro-6000", 96, 1_792, 503.8, 1.5, "pcie", "NVIDIA's RTX Blackwell PRO white paper: 600 W"),
+        _gpu("a10g", 24, 600, 125, 0.75, "pcie", f"{_SHEET}: 300 W; FLOPs as in its preset's source"),
+        _gpu("a6000", 48, 768, 155, 0.75, "nvlink-bridge", f"{_SHEET}: 300 W"),
     )
 }
 """Kinds of accelerators by name, as `Accelerators.gpu` names them."""
@@ -100,3 +155,47 @@ def mfu(latency: LatencyModel, tokens: int, busy_ns: int) -> float:
     assert deployment is not None
     per_s = gpu_of(latency).peak_flops * 2 * deployment.parameters // deployment.weight_bytes
     return flops * 1e9 / (per_s * (latency.gpus or 1) * busy_ns)
+
+
+FLOOR_PERCENT = 97
+"""A step may take this share of what the data sheet allows at least, since clocks go above those of data sheets."""
+
+
+def floor_ns(latency: LatencyModel, tokens: int, context_tokens: int) -> int:
+    """Return the least time of a step that computes so many tokens, of which decodes attend to so much context: that of
+    reading weights and KV from memory, or of computing at the peak.  Raises `ValueError` for an unknown machine."""
+    gpu, gpus, deployment = gpu_of(latency), latency.gpus or 1, latency.deployment
+    assert deployment is not None
+    step_bytes = deployment.weight_bytes if deployment.step_bytes is None else deployment.step_bytes
+    parameters = deployment.parameters if deployment.token_parameters is None else deployment.token_parameters
+    read = step_bytes + deployment.kv_token_bytes * context_tokens
+    speed = gpu.fp8_speed if deployment.weight_bytes < 2 * deployment.parameters else 1
+    memory_ns = read * 10**9 // (gpu.bandwidth * gpus)
+    compute_ns = 2 * parameters * tokens * 10**9 // (gpu.peak_flops * speed * gpus)
+    return max(memory_ns, compute_ns) * FLOOR_PERCENT // 100
+
+
+def check(latency: LatencyModel) -> LatencyModel:
+    """Return the model, if no step of it is faster than its GPUs are.
+
+    Prompts of up to 32,768 tokens and batches of up to 256 requests over what memory holds are held against the floors.
+    Raises `ValueError` with the first step below.
+    """
+    for tokens in (1 << i for i in range(16)):
+        _above(latency, f"a prompt of {tokens:,} tokens", latency.step_ns(((tokens, 0),), 0, 0), tokens, 0)
+    for batch in (1 << i for i in range(9)):
+        for context in (batch, 1_024 * batch, latency.kv_capacity_tokens):
+            if batch <= context <= latency.kv_capacity_tokens:
+                what = f"a batch of {batch} over {context:,} tokens of context"
+                _above(latency, what, latency.decode_ns(batch, context), batch, context)
+    return latency
+
+
+def _above(latency: LatencyModel, what: str, ns: int, tokens: int, context_tokens: int) -> None:
+    least = floor_ns(latency, tokens, context_tokens)
+    if ns < least:
+        gpu = gpu_of(latency).name
+        raise ValueError(
+            f"{latency.name}: {what} takes {ns / 1e6:,.3f} ms, and {latency.gpus or 1} x {gpu} at its data sheet's "
+            f"bandwidth and peak {least / 1e6:,.3f} ms"
+        )

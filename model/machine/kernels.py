@@ -183,10 +183,14 @@ class AttentionTable(Struct, frozen=True, forbid_unknown_fields=True, dict=True,
 
 class AttentionFormula(Struct, frozen=True, forbid_unknown_fields=True, tag="formula"):
     """Attention as what it computes and reads: picoseconds for half a pair of a prompt's token and what it attends to
-    (compute), and for a token of context of requests that decode (memory)."""
+    (compute), and for a token of context of requests that decode (memory).
+
+    Where whole prompts were timed, `prompts` says by tokens what those of a step add to the rest, all layers included.
+    """
 
     half_pair_ps: int
     context_ps: int
+    prompts: Table | None = None
 
     @property
     def skew(self) -> None:
@@ -199,7 +203,8 @@ class AttentionFormula(Struct, frozen=True, forbid_unknown_fields=True, tag="for
 
     def ns(self, tokens: int, pairs: int, batch: int, context: int, longest: int, shortest: int) -> int:
         """Return the time of a step, of `pairs` half pairs of a prompt's token and what it attends to."""
-        return self.half_pair_ps * pairs // 1000 + self.context_ps * context // 1000
+        ns = self.half_pair_ps * pairs // 1000 + self.context_ps * context // 1000
+        return ns if self.prompts is None or not tokens else ns + self.prompts.at(tokens)
 
 
 class AllReduce(Struct, frozen=True, forbid_unknown_fields=True):
@@ -318,6 +323,9 @@ class Kernels(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
             token += self.reduce.count * self.reduce.token_bytes * slope
         # A step is padded by less than the widest gap between sizes of graphs.
         constant += token * max((b - a for a, b in pairwise((0, *self.graph_sizes))), default=0) // 1000 + 1
+        if self.attention.prompts is not None:
+            first, slope = self.attention.prompts.line
+            constant, token = constant + first, token + slope
         head, sequence = self.sequences.line
         constant, sequence, host = constant + head, sequence + token, self.host
         if host.asynchronous:

@@ -1,9 +1,11 @@
-"""Latency presets: coefficients fitted from published profiles, each with its source.
+"""Latency presets: coefficients and tables from published profiles, each with its source; others are made by formula.
 
 Conversions: milliseconds a token become integer nanoseconds.  KV capacity is 90 % of the accelerator's memory less the
 weights, divided by the bytes of a token, unless the source says otherwise.
 """
 
+from fairsched.model.machine.formula import named
+from fairsched.model.machine.kernels import AttentionFormula, Kernels, Table
 from fairsched.model.machine.model import Accelerators, DecodePiece, LatencyModel
 
 # GPUs of a worker; tokens of KV, bytes of KV a token on each of its GPUs; prefill: ns, ns a token, ps of attention;
@@ -27,15 +29,23 @@ _TABLE: dict[str, tuple[int, int, int, tuple[int, int, int], tuple[tuple[int, in
     "bloom-176b-h100": (8, 55_800, 501_760, (49_667_000, 46_409, 26_744), ((1, 35_274_000, 709, 0),)),
     "bloom-176b-h100-capped": (8, 55_800, 501_760, (64_567_000, 60_331, 34_767), ((1, 35_274_000, 709, 0),)),
     "bloom-176b-a100": (8, 55_800, 501_760, (103_000_000, 127_873, 42_946), ((1, 48_012_000, 965, 0),)),
-    "llama-3-70b-h100-tp2": (2, 12_200, 163_840, (18_700_000, 79_900, 740), ((1, 18_700_000, 2_690, 79_900),)),
-    "llama-3-70b-fp8-h100-tp2": (2, 225_000, 163_840, (9_350_000, 39_950, 740), ((1, 9_350_000, 2_690, 39_950),)),
-    "llama-3-70b-fp8-h100-tp4": (4, 665_000, 81_920, (7_390_000, 21_970, 407), ((1, 7_390_000, 1_480, 21_970),)),
+    "llama-3-70b-h100-tp2": (2, 12_200, 163_840, (27_806_311, 89_722, 4_215), ((1, 27_749_338, 57, 33_447),)),
+    "llama-3-70b-fp8-h100-tp2": (2, 225_000, 163_840, (15_829_085, 53_404, 2_792), ((1, 15_784_803, 57, 33_022),)),
+    "llama-3-70b-fp8-h100-tp4": (4, 665_000, 81_920, (10_007_482, 44_181, 1_397), ((1, 9_960_417, 28, 41_631),)),
     "mistral-7b-a6000": (1, 219_000, 131_072, (4_667_000, 120_400, 2_200), ((1, 24_400_000, 207, 120_400),)),
 }
 
 _DISTSERVE = "DistServe's published A100 profile of OPT-13B (facts of its profile file), tensor parallel "
+_MEDIANS = (
+    "Splitwise's published medians (splitwise-sim, data/perf_model.csv, MIT), tensor parallel 8: prompts of 128 to "
+    "8,192 tokens and batches of up to 32,768, linear between"
+)
 _KV_LLAMA_2 = "capacity from 327,680 bytes a token and 90 % of 640 GB less 140 GB"
 _KV_BLOOM = "capacity from 4,014,080 bytes a token (70 layers x 14,336) and 90 % of 640 GB less 352 GB"
+_BY_FORMULA = (
+    "the machine by formula (`by_formula`, its shares fitted to published H100 loads), as lines: exact for prompts of "
+    "2, 1,024 and 8,192 tokens"
+)
 _SOURCES = {
     "llama-3.2-3b-a10g": (
         "ours: linear scaling of DistServe's OPT-13B profile by weights (3.2/13) and memory bandwidth "
@@ -52,23 +62,17 @@ _SOURCES = {
     "opt-13b-a100": _DISTSERVE + "1; capacity from 90 % of 80 GB less 26 GB at 819,200 bytes a token",
     "opt-13b-a100-tp2": _DISTSERVE + "2; capacity from 90 % of 160 GB less 26 GB at 819,200 bytes a token",
     "opt-13b-a100-tp4": _DISTSERVE + "4; capacity from 90 % of 320 GB less 26 GB at 819,200 bytes a token",
-    "llama-2-70b-h100": (
-        "Splitwise's published DGX-H100 medians, least squares by us: prefill 54/78/137/390 ms at "
-        "512/1,024/2,048/4,096 tokens, token step 30.6 to 50.2 ms at 512 to 32k tokens of context; "
-        f"{_KV_LLAMA_2}"
-    ),
+    "llama-2-70b-h100": (f"{_MEDIANS}, token step 30.6 to 50.2 ms at 512 to 32k tokens of context; {_KV_LLAMA_2}"),
     "llama-2-70b-h100-capped": (
         "llama-2-70b-h100 with its power capped: Splitwise's published rows have prefill exactly 1.30 times as "
         "long and token steps as they are"
     ),
     "llama-2-70b-a100": (
-        "Splitwise's published DGX-A100 medians, least squares by us: prefill 93/155/274/661 ms at "
-        "512/1,024/2,048/4,096 tokens, off by +4.4/-7.6/+3.8/-0.5 ms; token step 45 ms at 1,024 tokens of context, "
+        f"{_MEDIANS}; token step 45 ms at 1,024 tokens of context, "
         f"which grows as on llama-2-70b-h100 (by 45/31, the token steps); {_KV_LLAMA_2}"
     ),
     "bloom-176b-h100": (
-        "Splitwise's published DGX-H100 medians, least squares by us: prefill 76/133/253/689 ms at "
-        "512/1,024/2,048/4,096 tokens, off by +4.4/-7.8/+3.9/-0.6 ms; token step 36 ms at 1,024 tokens of context, "
+        f"{_MEDIANS}; token step 36 ms at 1,024 tokens of context, "
         f"which grows as on llama-2-70b-h100 (by 36/31, the token steps); {_KV_BLOOM}"
     ),
     "bloom-176b-h100-capped": (
@@ -76,29 +80,25 @@ _SOURCES = {
         "long and token steps as they are"
     ),
     "bloom-176b-a100": (
-        "Splitwise's published DGX-A100 medians, least squares by us: prefill 174/289/540/1,348 ms at "
-        "512/1,024/2,048/4,096 tokens, off by +5.7/-10.0/+5.0/-0.7 ms; token step 49 ms at 1,024 tokens of context, "
+        f"{_MEDIANS}; token step 49 ms at 1,024 tokens of context, "
         f"which grows as on llama-2-70b-h100 (by 49/31, the token steps); {_KV_BLOOM}"
     ),
     "llama-3-70b-h100-tp2": (
-        "Preble's published regression for two H100, 18.7 ms + 0.0799 n + 0.00269 x + 7.4e-7 n x for n tokens "
-        "behind x, applied with n = 1 a request in decode; capacity from 327,680 bytes a token and 90 % of "
+        f"{_BY_FORMULA}, batches of 32 over 256 to 2,048 tokens; capacity from 327,680 bytes a token and 90 % of "
         "160 GB less 140 GB"
     ),
     "llama-3-70b-fp8-h100-tp2": (
-        "ours: llama-3-70b-h100-tp2 with weights in 8 bits, of which half the bytes are read and which are multiplied "
-        "at twice the rate (constants and terms a token halved), KV in 16 bits (context as it is); capacity from "
-        "327,680 bytes a token and 90 % of 160 GB less 70 GB"
+        f"{_BY_FORMULA}, weights in 8 bits and KV in 16; capacity from 327,680 bytes a token and 90 % of 160 GB less "
+        "70 GB"
     ),
     "llama-3-70b-fp8-h100-tp4": (
-        "ours: llama-3-70b-fp8-h100-tp2 by what DistServe's OPT-13B profile changes from tensor parallel 2 to 4: "
-        "constants 0.79, terms a token and a context token 0.55; capacity from 327,680 bytes a token and 90 % of "
-        "320 GB less 70 GB"
+        f"{_BY_FORMULA}, weights in 8 bits and KV in 16; capacity from 327,680 bytes a token and 90 % of 320 GB less "
+        "70 GB"
     ),
     "mistral-7b-a6000": (
         "Preble's published regression for an A6000: (4.2 ms + 0.1084 ms a token) / 0.9, attention "
-        "1.86e-4 ms a context token and 2.2e-6 ms a product, decode floor 22 ms; capacity from 131,072 bytes a "
-        "token and 90 % of 48 GB less 14.5 GB"
+        "1.86e-4 ms a context token and 2.2e-6 ms a product, no step below its decode floor of 22 ms / 0.9; capacity "
+        "from 131,072 bytes a token and 90 % of 48 GB less 14.5 GB"
     ),
 }
 
@@ -122,22 +122,49 @@ def _deployment(name: str) -> Accelerators:
     return Accelerators(gpu, *_MODELS[model], kv_token_bytes=_TABLE[name][0] * _TABLE[name][2])
 
 
-PRESETS = {
-    name: LatencyModel(
-        name,
-        _SOURCES[name],
-        *prefill,
-        tuple(DecodePiece(*piece) for piece in decode),
-        kv_tokens,
-        gpus,
-        deployment=_deployment(name),
-    )
-    for name, (gpus, kv_tokens, _, prefill, decode) in _TABLE.items()
+# Splitwise's medians: microseconds of a prompt of so many tokens, and beyond 8,192 of batches of 512 each.
+_TOKENS = (128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
+_PROMPTS_US = {
+    "llama-2-70b-h100": (54_567, 54_567, 54_567, 77_913, 136_797, 390_291, 844_885, 1_551_726, 2_936_330),
+    "llama-2-70b-h100-capped": (70_937, 70_937, 70_937, 101_287, 177_837, 507_378, 1_098_351, 2_017_244, 3_817_229),
+    "llama-2-70b-a100": (65_347, 66_757, 93_016, 154_458, 274_222, 661_222, 1_549_820, 3_524_541, 7_553_993),
+    "bloom-176b-h100": (48_284, 51_179, 76_142, 132_618, 253_113, 688_695, 1_535_395, 2_521_909, 4_996_451),
+    "bloom-176b-h100-capped": (62_770, 66_533, 98_984, 172_403, 329_047, 895_304, 1_996_014, 3_278_482, 6_495_386),
+    "bloom-176b-a100": (79_668, 99_164, 174_382, 289_191, 540_412, 1_348_173, 3_593_167, 5_782_003, 11_251_828),
 }
+
+
+def _preset(name: str) -> LatencyModel:
+    gpus, kv_tokens, _, prefill, decode = _TABLE[name]
+    pieces = tuple(DecodePiece(*piece) for piece in decode)
+    lines = LatencyModel(name, _SOURCES[name], *prefill, pieces, kv_tokens, gpus, deployment=_deployment(name))
+    floor, context_ps = pieces[0].constant_ns, 1000 * pieces[0].context_token_ns
+    if name in _PROMPTS_US:
+        prompts = Table(_TOKENS, tuple(1000 * us - floor for us in _PROMPTS_US[name]))
+        dense, attention = Table((0,), (floor,)), AttentionFormula(0, context_ps, prompts)
+    elif name == "mistral-7b-a6000":
+        constant, token, product = prefill
+        reached = (floor - constant) // token
+        dense = Table((0, reached, reached + 1000), (floor, floor, floor + 1000 * token))
+        attention = AttentionFormula(product // 2, context_ps)
+    else:
+        return lines
+    kernels = Kernels(dense, attention, Table((0,), (0,)))
+    return LatencyModel.of_kernels(name, _SOURCES[name], kernels, kv_tokens, gpus=gpus, deployment=lines.deployment)
+
+
+PRESETS = {name: _preset(name) for name in _TABLE}
 """Presets by name."""
 
-KV_BYTES = {name: row[2] for name, row in _TABLE.items()}
-"""Bytes of KV a token on each accelerator of a preset's worker: of its keys and values in 16 bits, an equal share."""
+
+def preset(name: str) -> LatencyModel | None:
+    """Return the preset of a name, or the machine by formula of a model, GPU and tensor parallelism, as
+    `qwen3-32b-h100-tp2` or `llama-3.1-8b-fp8-l40s`; None for any other name.
+
+    Raises `ValueError` where the GPUs cannot divide the model or have no room for it.
+    """
+    return PRESETS.get(name) or named(name)
+
 
 DEFAULT_PRESET = "llama-3.2-3b-a10g"
 """The latency model of every command that names none."""

@@ -154,15 +154,16 @@ def _latency(given: object, folder: Path) -> model_latency.LatencyModel:
             return model_latency.decoded((folder / given).read_bytes()).latency
         except (OSError, ValueError) as error:
             raise ValueError(f"latency_model {given}: {error}") from None
-    if not isinstance(given, str) or given not in model_latency.PRESETS:
+    found = model_latency.preset(given) if isinstance(given, str) else None
+    if found is None:
         raise unknown("latency_model", str(given), model_latency.PRESETS)
-    return model_latency.PRESETS[given]
+    return found
 
 
 def document(deployment: Deployment) -> dict[str, Any]:
     """Return the document from which `read` makes the same deployment."""
     latency = deployment.latency
-    is_shipped = model_latency.PRESETS.get(latency.name) == latency
+    is_shipped = model_latency.preset(latency.name) == latency
     return {
         "latency_model": latency.name if is_shipped else model_latency.as_builtins(latency),
         "kv_capacity_tokens": deployment.kv_capacity_tokens,

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from fairsched.engines.capacity import SloTarget, nine_slos, outcomes_of, trial
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import KvLink, WorkerSpec, at_rate, generate
-from fairsched.model.machine import GPUS, PRESETS, DecodePiece, LatencyModel
+from fairsched.model.machine import GPUS, PRESETS, AttentionFormula, Kernels, LatencyModel, Table
 from fairsched.model.request import Workload
 from fairsched.model.view import Role
 from fairsched.policies.catalog import SplitwiseMachine
@@ -34,6 +34,8 @@ row = rows_of("splitwise")
 
 PROMPT_MS = {512: 76, 1_024: 133, 2_048: 253, 4_096: 689}
 """Medians of BLOOM-176B on eight H100: a prompt of so many tokens."""
+TOKENS = tuple(1 << i for i in range(7, 16))
+"""Tokens of a batch of prompts for which there are medians."""
 TOKEN_MS = 36
 """And a step that gives one token."""
 KV_BYTES = 4_014_080
@@ -106,7 +108,11 @@ def limits(on: Platform, seed: int) -> Figures:
 
 def _published(name: str, token_ms: int) -> LatencyModel:
     """Return a preset whose token steps take the published median, whatever the batch."""
-    return attrs.evolve(PRESETS[name], decode=(DecodePiece(1, token_ms * 1_000_000, 0, 0),))
+    latency, token_ns = PRESETS[name], token_ms * 1_000_000
+    prompts = Table(TOKENS, tuple(latency.step_ns(((tokens, 0),), 0, 0) - token_ns for tokens in TOKENS))
+    kernels = Kernels(Table((0,), (token_ns,)), AttentionFormula(0, 0, prompts), Table((0,), (0,)))
+    facts = latency.kv_capacity_tokens, latency.gpus, latency.deployment
+    return LatencyModel.of_kernels(latency.name, latency.source, kernels, facts[0], gpus=facts[1], deployment=facts[2])
 
 
 PUBLISHED = {"a100": _published("bloom-176b-a100", 49), "h100": _published("bloom-176b-h100", TOKEN_MS)}

@@ -174,7 +174,7 @@ def _outcomes(rows: list[tuple[int, float]]) -> Outcomes:
 def test_the_nine_slos_are_slowdowns_against_an_idle_machine() -> None:
     """A request alone on the reference has a slowdown of 1 in all; a machine with steps three times as long keeps only
     the targets above 3."""
-    reference = PRESETS["llama-2-70b-a100"]
+    reference = PRESETS["llama-3.1-8b-a100"]
     apart = at_rate(generate("azure-chat", requests=20), 0.001)
     nine = nine_slos(reference)
     assert len(nine) == 9
@@ -188,7 +188,7 @@ def test_the_nine_slos_are_slowdowns_against_an_idle_machine() -> None:
         prefill_constant_ns=3 * reference.prefill_constant_ns,
         prefill_token_ns=3 * reference.prefill_token_ns,
         prefill_attention_ps=3 * reference.prefill_attention_ps,
-        decode=(attrs.evolve(piece, constant_ns=3 * piece.constant_ns, context_token_ns=3 * piece.context_token_ns),),
+        decode=(DecodePiece(1, 3 * piece.constant_ns, 3 * piece.context_token_ns, 3 * piece.request_ns),),
     )
     thrice = trial(apart, alone, Cluster(slow), nine)
     assert thrice.excess == pytest.approx([3 * each for each in same.excess])

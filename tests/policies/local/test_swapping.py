@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, KvLink, Restart, WorkerSpec, host_link
 from fairsched.model.events import Admitted, Arrived, Event, Finished, Preempted, SwappedIn, SwappedOut, Transferred
-from fairsched.model.machine import KV_BYTES, PRESETS, DecodePiece, LatencyModel
+from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.plan import ClusterPlan, Dispatch, Migration, StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.view import ClusterView
@@ -277,6 +277,7 @@ def test_who_is_moved_takes_its_kv_from_the_host_along(at_ns: int, kv_tokens: in
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_says_what_a_token_of_kv_takes(name: str) -> None:
     """The default link is PCIe's, at the preset's own bytes a token."""
-    link = host_link(PRESETS[name])
-    assert link.bytes_per_token == KV_BYTES[name]
-    assert link.transfer_ns(1_000) == -(-1_000 * KV_BYTES[name] // 25)
+    link, known = host_link(PRESETS[name]), PRESETS[name].deployment
+    assert known is not None
+    assert link.bytes_per_token * PRESETS[name].gpus == known.kv_token_bytes
+    assert link.transfer_ns(1_000) == -(-1_000 * link.bytes_per_token // 25)

@@ -1,0 +1,85 @@
+"""Machines by formula: every one that fits is above its GPUs' floors, and what cannot be is refused by its figures."""
+
+import attrs
+import pytest
+
+from fairsched.model.machine import GPUS, LINKS, MODELS, PRESETS, by_formula, check, preset
+
+SOME = [(model, gpu, gpus) for model in MODELS for gpu in GPUS for gpus in (1, 2, 4, 8)][::7]
+
+
+@pytest.mark.parametrize(("model", "gpu", "gpus"), SOME)
+def test_every_machine_that_fits_is_above_its_floors(model: str, gpu: str, gpus: int) -> None:
+    """A machine by formula passes the check (which `by_formula` makes), grows with its work, and is what its name says;
+    one whose weights do not fit says so."""
+    name = f"{model}-{gpu}" + f"-tp{gpus}" * (gpus > 1)
+    sizes, kind = MODELS[model], GPUS[gpu]
+    if 2 * sizes.parameters > 0.9 * gpus * kind.memory_bytes:
+        with pytest.raises(ValueError, match=f"{name}: .* of weights leave no room in {gpus} x {gpu}"):
+            by_formula(sizes, kind, gpus)
+        return
+    latency = by_formula(sizes, kind, gpus)
+    assert latency.name == name
+    assert latency.decode_ns(1, 100) < latency.decode_ns(64, 64_000) < latency.step_ns([(2_048, 0)], 64, 64_000)
+    assert PRESETS.get(name) or preset(name) == latency
+    with pytest.raises(
+        ValueError, match=f"{name}: a prompt of 1 tokens takes .* at its data sheet's bandwidth and peak"
+    ):
+        check(attrs.evolve(latency, kernels=None, prefill_constant_ns=1, prefill_token_ns=1))
+
+
+def test_more_gpus_and_smaller_weights_are_faster() -> None:
+    """Two GPUs and weights in 8 bits shorten a batch of Llama-3.1-70B, and 8 bits leave more room for KV."""
+    two, four, small = (preset(f"llama-3.1-70b-{kind}") for kind in ("h100-tp2", "h100-tp4", "fp8-h100-tp2"))
+    assert two is not None
+    assert four is not None
+    assert small is not None
+    times = [each.decode_ns(32, 32_000) for each in (two, four, small)]
+    assert times[1] < times[0]
+    assert times[2] < times[0]
+    assert two.kv_capacity_tokens < small.kv_capacity_tokens < four.kv_capacity_tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("qwen3-30b-a3b-h100-tp3", "qwen3-30b-a3b has 32 heads, which do not divide by 3 GPUs"),
+        ("qwen3-14b-h100-tp5", "qwen3-14b has 8 KV heads, which do not divide by 5 GPUs"),
+        ("llama-3.1-70b-rtx-4090", "141.1 GB of weights leave no room in 1 x rtx-4090"),
+        ("mixtral-8x7b-a100-tp7", "mixtral-8x7b has 32 heads, which do not divide by 7 GPUs"),
+    ],
+)
+def test_what_gpus_cannot_divide_or_hold_is_refused(name: str, said: str) -> None:
+    """Heads that GPUs do not divide, and weights that they do not hold, are refused by the figure."""
+    with pytest.raises(ValueError, match=said):
+        preset(name)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b-h1000", "llama-9-h100", "llama-3.1-8b-h100-tp9", "h100"])
+def test_a_name_of_no_machine_is_none(name: str) -> None:
+    """A model or GPU that is not known, and more than 8 GPUs, are no machine."""
+    assert preset(name) is None
+
+
+def test_experts_that_do_not_divide_are_refused() -> None:
+    """Experts divide by the GPUs as well as heads."""
+    odd = attrs.evolve(MODELS["qwen3-30b-a3b"], experts=6)
+    with pytest.raises(ValueError, match="qwen3-30b-a3b has 6 experts, which do not divide by 4 GPUs"):
+        by_formula(odd, GPUS["h100"], 4)
+
+
+def test_an_all_reduce_takes_its_latency_and_moves_its_bytes() -> None:
+    """Two GPUs over PCIe: 37 us, and a megabyte at 16 GB/s; four move half as much again."""
+    link = LINKS["pcie"]
+    assert link.message(2).at(0) == 37_000
+    assert link.message(2).at(10**6) - 37_000 == 62_500
+    assert link.message(4).at(10**6) - 37_000 == 93_750
+
+
+def test_experts_are_read_as_tokens_choose_them() -> None:
+    """A step of one token of Mixtral reads two of eight experts, and one of many tokens nearly all: it takes less than
+    a dense model of all experts, and more than one of two."""
+    latency = preset("mixtral-8x7b-h100-tp2")
+    assert latency is not None
+    one, many = latency.decode_ns(1, 100), latency.decode_ns(64, 6_400)
+    assert 2.5 < (many - 32 * 38_870) / (one - 32 * 38_870) < 4.5
