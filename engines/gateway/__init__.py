@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.gateway.state_store import alone
     from fairsched.engines.gateway.tls import check_files
-    from fairsched.engines.gateway.window import LeasedWindow, Share, Window, request_of, slot_warnings
+    from fairsched.engines.gateway.window import LeasedWindow, Share, Slots, Window, load_at, request_of, slot_warnings
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
     "CLIENT_HEADER", "UNEXPLAINED", "CallError", "CallerNames", "GatewayConfig", "LeasedWindow", "LimitConfig", "Share",
-    "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_lines", "access_warnings", "alone", "bound_text",
-    "build", "build_account", "check_files", "error_document", "gateway_policy", "has_prompt", "hashed_key",
-    "leased_policy", "listening", "quota_lines", "read_config", "request_of", "serve", "sized", "slot_warnings",
-    "supervise", "usage_of", "window_policy", "window_router"
+    "Slots", "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_lines", "access_warnings", "alone",
+    "bound_text", "build", "build_account", "check_files", "error_document", "gateway_policy", "has_prompt",
+    "hashed_key", "leased_policy", "listening", "load_at", "quota_lines", "read_config", "request_of", "serve", "sized",
+    "slot_warnings", "supervise", "usage_of", "window_policy", "window_router"
 ]  # fmt: skip

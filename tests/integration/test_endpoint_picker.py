@@ -29,7 +29,7 @@ from fairsched.engines.gateway.config import StoreConfig  # noqa: E402
 
 pytestmark = pytest.mark.integration
 
-A, B = "10.0.0.1:80", "10.0.0.2:80"
+A, B = "127.0.0.1:1", "127.0.0.1:2"
 DESTINATION = "x-gateway-destination-endpoint"
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 40}], "max_tokens": 20}).encode()
 """A call of 18 tokens by estimate and 20 of output: of two at an endpoint less than an eighth of its window is left."""
@@ -295,9 +295,9 @@ async def test_health_follows_the_pool(server: PickerServer, channel: Any) -> No
         return int((await health.Check(health_pb2.HealthCheckRequest(service=service))).status)
 
     assert [await status(each) for each in ("liveness", "readiness", SERVICE)] == [1, 1, 1]
-    pool = EndpointPool(100, endpoints=("10.0.0.3:80",))
+    pool = EndpointPool(100, endpoints=("127.0.0.1:3",))
     await server.configure(PickerConfig(pool, listen=CONFIG.listen))
-    assert server.picker.endpoints == ("10.0.0.3:80",)
+    assert server.picker.endpoints == ("127.0.0.1:3",)
     server.picker.see([])
     await server._tell_health()
     assert [await status(each) for each in ("liveness", "readiness", SERVICE)] == [1, 2, 2]

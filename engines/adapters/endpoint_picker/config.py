@@ -29,7 +29,7 @@ class EndpointPool(Settings, frozen=True):
     window_tokens: Tokens
     """Prompt and output tokens in flight at an endpoint at most: about its KV cache."""
     window_requests: Count = 256
-    """Calls in flight at an endpoint at most."""
+    """Calls in flight at an endpoint at most; fewer where calls wait in its own queue, as it says (`/metrics`)."""
     endpoints: tuple[Address, ...] = ()
     """`IP:PORT`s; this or `dns` is needed."""
     dns: Annotated[str, Meta(pattern=r"^[\w.-]+:\d{1,5}$")] | None = None

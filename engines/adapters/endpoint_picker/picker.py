@@ -43,6 +43,7 @@ class Picker:
             policy, kind = gateway.leased_policy(policy, config.store), gateway.LeasedWindow
         self.window = kind(policy, router, budget_ms=config.decision_budget_ms)
         self.clients = ClientRegistry(unknown_max=config.limits.clients)
+        self.slots = gateway.Slots()
         self.outcomes: Counter[str] = Counter()
         self._begun_ns = time.monotonic_ns()
         self._places: dict[str, int] = {}
@@ -75,16 +76,15 @@ class Picker:
 
     def see(self, endpoints: Iterable[str]) -> None:
         """Set the endpoints of the pool; what is in flight at others goes on there."""
-        now, pool = self.now_ns(), self.config.pool
-        share = gateway.Share(pool.window_tokens, pool.window_requests)
-        there = set(endpoints)
+        now, there = self.now_ns(), set(endpoints)
         for endpoint in sorted(there):
-            if endpoint in self._places:
-                self.window.resize(self._places[endpoint], share, now)
+            if (at := self._places.get(endpoint)) is not None:
+                self.window.resize(at, self._share(at), now)
             else:
-                self._places[endpoint] = place = self.window.join(share, now)
+                self._places[endpoint] = place = self.window.join(self._share(), now)
                 self._endpoints[place] = endpoint
         for endpoint in sorted(self._places.keys() - there):
+            self.slots.pop(self._places[endpoint], None)
             self.window.part(self._places.pop(endpoint), now)
         for request_id in self.window.stranded():
             gone = gateway.CallError(503, "none of the endpoints that the proxy named is there any more")
@@ -92,6 +92,25 @@ class Picker:
         for request_id, why in self.window.outgrown():
             self._refuse(request_id, "too large", gateway.CallError(413, why))
         self.pump()
+
+    def _share(self, place: int = -1) -> gateway.Share:
+        pool = self.config.pool
+        return gateway.Share(pool.window_tokens, self.slots.of(place, pool.window_requests))
+
+    async def follow(self) -> None:
+        """Let in as many calls at an endpoint as it says that it runs, until cancelled."""
+        await self.slots.follow(lambda: {place: each for each, place in self._places.items()}, self._ask)
+
+    async def _ask(self, place: int, endpoint: str) -> None:
+        try:
+            load = await asyncio.to_thread(gateway.load_at, f"http://{endpoint}")
+        except OSError:
+            return
+        if self._places.get(endpoint) == place:
+            self.slots.tell(place, load, self.window.servers[place].requests)
+            if self._share(place) != self.window.servers[place].share:
+                self.window.resize(place, self._share(place), self.now_ns())
+                self.pump()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 

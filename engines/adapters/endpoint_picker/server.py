@@ -82,7 +82,7 @@ class PickerServer:
         if config.pool.dns is not None:
             await self._resolve()
             self._tasks.append(asyncio.create_task(self._ask()))
-        self._tasks.append(asyncio.create_task(self._charge()))
+        self._tasks += [asyncio.create_task(self._charge()), asyncio.create_task(self.picker.follow())]
         if self.picker.leasing is not None:
             self._tasks.append(asyncio.create_task(self.picker.leasing.run()))
         await self._server.start()

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Set
 from contextlib import suppress
+from functools import partial
 
 import aiohttp
 
@@ -22,8 +23,6 @@ _log = logging.getLogger("fairsched.gateway")
 
 SLICES = 20
 """A probe is given its time in so many slices."""
-UNTOLD_ROUNDS = 5
-"""A server that did not say how many calls wait there is asked again after so many rounds."""
 _SECOND = 10**9
 
 
@@ -208,13 +207,8 @@ class Fleet:
                 await asyncio.gather(*(self._ask(http, *each, seconds) for each in tuple(self.servers.items())))
 
     async def _follow(self) -> None:
-        rounds = 0
         async with new_session() as http:
-            while True:
-                asked = [each for each in self.servers.items() if each[0] in self._slots or rounds % UNTOLD_ROUNDS == 0]
-                await asyncio.gather(*(self._follow_one(http, *each) for each in asked))
-                rounds += 1
-                await asyncio.sleep(1.0)
+            await self._slots.follow(lambda: self.servers, partial(self._follow_one, http))
 
     async def _follow_one(self, http: aiohttp.ClientSession, place: int, target: ServerTarget) -> None:
         said = load = None

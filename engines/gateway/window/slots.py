@@ -1,24 +1,32 @@
 """How many calls a server gets at a time, by what it says of its own queue.
 
-`Slots` has the rule, `load_in` reads what vLLM, SGLang and this library's server say, and `slot_warnings` asks servers
-before a gateway runs.
+`Slots` has the rule, `load_in` reads what vLLM, SGLang and this library's server say, `load_at` asks a server for it,
+and `slot_warnings` does before a gateway runs.
 """
 
+import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPException
-from urllib.request import urlopen
+from typing import TypeVar
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
 
 SLOT_PATHS = ("/metrics", "/status")
 """Where a server says how many of its requests run and wait."""
 FIRST = 16
 """Calls that a server which says how many wait is sent at first."""
+UNTOLD_ROUNDS = 5
+"""A server that did not say how many calls wait there is asked again after so many seconds."""
+_open = build_opener(ProxyHandler({})).open
 _SAID = re.compile(
     rb'(?:^(?:vllm:num_requests_|sglang:num_|fairsched_)|")(running|waiting|queue)(?:_reqs|_requests)?'
     rb'(?:(?:\{[^\n]*\})? |":\s?)([0-9]{1,9})(?:\.0)?(?=[\s,}]|$)',
     re.MULTILINE,
 )
+_Server = TypeVar("_Server")
 Load = tuple[int, int]
 """Requests that run at a server, and that wait there."""
 
@@ -59,30 +67,50 @@ class Slots(dict[int, int]):
             most += max(most // 8, 1)
         self[place] = most
 
+    async def follow(
+        self, servers: Callable[[], Mapping[int, _Server]], ask: Callable[[int, _Server], Awaitable[object]]
+    ) -> None:
+        """Ask servers by place, until cancelled; `ask` tells what one says."""
+        rounds = 0
+        while True:
+            asked = [each for each in servers().items() if each[0] in self or rounds % UNTOLD_ROUNDS == 0]
+            await asyncio.gather(*(ask(*each) for each in asked))
+            rounds += 1
+            await asyncio.sleep(1.0)
 
-def slot_warnings(servers: Iterable[tuple[str, int]], default: int, *, learns: bool) -> list[str]:
-    """Return which of these servers, by address and `window_requests`, may have a queue of their own, before which no
-    window protects.  `learns`: what a server says of its queue is followed."""
-    asked, warnings = list(servers), []
+
+def slot_warnings(servers: Iterable[tuple[str, int]], default: int) -> list[str]:
+    """Return which of these servers, by address and `window_requests`, may have a queue of their own that nothing says
+    anything of, before which no window protects."""
+    asked = list(servers)
+
+    def load(url: str) -> Load | None:
+        with suppress(OSError):
+            return load_at(url)
+        return None
+
     with ThreadPoolExecutor(max(min(len(asked), 16), 1)) as pool:
-        loads = list(pool.map(_asked, (url for url, _ in asked)))
-    for (url, requests), load in zip(asked, loads, strict=True):
-        waits = load is not None and load[1] and requests > load[0]
-        if (load is None and requests == default) if learns else (waits or requests == default):
-            runs = f"it runs {load[0]} now" if load is not None and waits else "how many it runs is not known"
-            warnings.append(
-                f"{url} gets up to {requests} calls at once, and {runs}: what it does not run waits there, first come, "
-                "first served, and no window protects. Set window_requests to what it runs"
-            )
-    return warnings
+        loads = pool.map(load, (url for url, _ in asked))
+    return [
+        f"{url} gets up to {requests} calls at once, and how many it runs is not known: what it does not run waits "
+        "there, first come, first served, and no window protects. Set window_requests to what it runs"
+        for (url, requests), said in zip(asked, loads, strict=True)
+        if said is None and requests == default
+    ]
 
 
-def _asked(url: str) -> Load | None:
+def load_at(url: str) -> Load | None:
+    """Return what a server says of its requests; None where it says nothing.  Raises `OSError` where it cannot be
+    asked."""
     for path in SLOT_PATHS:
         try:
-            with urlopen(url + path, timeout=1.0) as answer:
+            with _open(url + path, timeout=1.0) as answer:
                 if (load := load_in(answer.read(1 << 22))) is not None:
                     return load
-        except (OSError, ValueError, HTTPException):
+        except HTTPError as error:
+            error.close()
+            if error.code >= 500:
+                raise
+        except (ValueError, HTTPException):
             continue
     return None

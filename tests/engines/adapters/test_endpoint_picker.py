@@ -321,3 +321,34 @@ def test_the_file_on_the_page_is_one(tmp_path: Path) -> None:
 def test_a_pool_by_name_needs_no_addresses() -> None:
     """A headless Service's name stands for its pods."""
     assert PickerConfig(EndpointPool(10, dns="pool.default.svc:8000")).pool.endpoints == ()
+
+
+@in_loop
+async def test_calls_wait_here_where_an_endpoint_says_that_they_wait_there(tmp_path: Path) -> None:
+    """An endpoint that runs two of its eight has half as many at once: one more is let in when five have ended."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        said = b"vllm:num_requests_running 2\nvllm:num_requests_waiting 6\n" if path == b"/metrics" else b""
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + said)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    endpoint = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    made = picker(tmp_path, f'[pool]\nwindow_tokens = 1000\nendpoints = ["{endpoint}"]\n')
+    runs = [await made.pick("a", 2, 2) for _ in range(8)]
+    following = asyncio.create_task(made.follow())
+    while (place := made.window.servers[0]).share.requests > 4:
+        await asyncio.sleep(0.01)
+    following.cancel()
+    assert (place.share.requests, place.share.tokens) == (4, 1000)
+    waits = asyncio.create_task(made.pick("a", 2, 2))
+    for call in runs[:5]:
+        await asyncio.sleep(0)
+        assert not waits.done()
+        made.finish(call, Usage(2, 2))
+    made.leave(await waits)
+    for call in runs[5:]:
+        made.give_back(call)
+    server.close()
+    assert empty(made)

@@ -109,7 +109,7 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
             print_lines(console, [*engines_gateway.quota_lines(config), *engines_gateway.access_lines(config)])
             servers = [(each.url, each.window_requests) for each in config.servers]
             default = engines_gateway.Share(2).requests
-            slots = [] if how.shadow else engines_gateway.slot_warnings(servers, default, learns=True)
+            slots = [] if how.shadow else engines_gateway.slot_warnings(servers, default)
             warnings = [*engines_gateway.access_warnings(config), *slots]
             print_lines(console, [f"WARNING: {warning}" for warning in warnings])
         return 0
@@ -217,7 +217,7 @@ def _pick_endpoints(path: Path, check: bool, report: Path | None) -> int:
                 (f"http://{each}", config.pool.window_requests) for each in config.pool.endpoints or (config.pool.dns,)
             ]
             default = engines_gateway.Share(2).requests
-            slots = engines_gateway.slot_warnings(servers, default, learns=False)
+            slots = engines_gateway.slot_warnings(servers, default)
             print_lines(console, [said, *policy.guarantee.cautions(tokens), *(f"WARNING: {each}" for each in slots)])
         return 0
     # Only here, so that everything above works without the extra.

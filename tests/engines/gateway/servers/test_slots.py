@@ -1,7 +1,9 @@
 """Servers that say how many calls wait in their own queue: the gateway keeps the rest in its own, where shares hold."""
 
+from email.message import Message
 from io import BytesIO
 from pathlib import Path
+from urllib.error import HTTPError
 
 import attrs
 import pytest
@@ -84,22 +86,20 @@ def test_two_gateways_have_what_runs_together() -> None:
 
 
 def test_what_the_check_warns_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that says nothing and has no `window_requests`; of a picker's, which does not follow what they say, also
-    one that has more than it runs."""
+    """A server that says nothing, or is not there, and has no `window_requests`."""
     said = {"http://a/metrics": SGLANG, "http://b/status": STATUS}
 
     def opened(url: str, timeout: float) -> BytesIO:
         assert timeout <= 1
-        if url not in said:
+        if url.startswith("http://d/"):
             raise OSError
+        if url not in said:
+            raise HTTPError(url, 404, "", Message(), BytesIO())
         return BytesIO(said[url])
 
-    monkeypatch.setattr("fairsched.engines.gateway.window.slots.urlopen", opened)
-    servers = [(f"http://{name}", requests) for name in "abc" for requests in (4, 5, 256)]
-    followed = slot_warnings(servers, 256, learns=True)
-    assert [each.split(" calls")[0] for each in followed] == ["http://c gets up to 256"]
-    shown = [each.split(" calls")[0] for each in slot_warnings(servers, 256, learns=False)]
-    assert shown == [
-        f"http://{each}"
-        for each in ("a gets up to 5", "a gets up to 256", "b gets up to 5", "b gets up to 256", "c gets up to 256")
+    monkeypatch.setattr("fairsched.engines.gateway.window.slots._open", opened)
+    servers = [(f"http://{name}", requests) for name in "abcd" for requests in (4, 5, 256)]
+    assert [each.split(" calls")[0] for each in slot_warnings(servers, 256)] == [
+        "http://c gets up to 256",
+        "http://d gets up to 256",
     ]
