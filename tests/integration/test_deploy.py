@@ -1,7 +1,10 @@
-"""What `deploy/` ships, held against other people's tools, and the image's steps played in a fresh root."""
+"""What `deploy/` ships, held against other people's tools, and the image's steps played in a fresh root; the wheel in a
+fresh environment."""
 
+import asyncio
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,6 +19,9 @@ from urllib.request import urlopen
 import pytest
 
 from tests.integration.fresh_root import Stage, build
+from tests.support.adapters.gateway_processes import LISTENING, process, server
+from tests.support.adapters.http import Caller
+from tests.test_packaging import NOT_SOURCE
 
 pytestmark = pytest.mark.integration
 
@@ -23,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 USER = "10001:10001"
 VOLUMES = ("/tmp", "/var/lib/fairsched")
+KEYS = ("gold", "free", "admin")
+PICKER = 'listen = "127.0.0.1:0"\n[pool]\nendpoints = ["127.0.0.1:1"]\nwindow_tokens = 100\nwindow_requests = 4\n'
 PIP = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
 
 
@@ -224,3 +232,53 @@ def test_the_plain_manifests_are_the_charts() -> None:
     """`deploy/kubernetes` is what the chart's defaults render to, file after file."""
     head = MANIFESTS.read_text().partition("---\n")[0]
     assert MANIFESTS.read_text() == head + "".join(f"---\n{text.strip()}\n" for text in rendered({}).values())
+
+
+# --- the wheel --------------------------------------------------------------------------------------------------------
+
+
+def installed(extra: str, folder: Path) -> Path:
+    """`fairsched` of an environment of its own, with the wheel that pip builds of this tree, and an extra."""
+    tree = shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=NOT_SOURCE)
+    ran(sys.executable, "-m", "venv", str(folder / "environment"))
+    programs = folder / "environment" / "bin"
+    ran(str(programs / "pip"), "install", "--quiet", f"fairsched[{extra}] @ {tree.as_uri()}")
+    return programs / "fairsched"
+
+
+def own(fairsched: Path, *options: str, **fields: Any) -> str:
+    """What `fairsched gateway` says of itself there, where no other code of ours is found."""
+    return ran("env", "-u", "PYTHONPATH", str(fairsched), "gateway", *options, **fields)
+
+
+def test_two_commands_lead_from_the_wheel_to_a_protected_server(tmp_path: Path) -> None:
+    """With the page's file: the check prints the bound, the gateway answers the clients' keys and no other."""
+    fairsched = installed("gateway", tmp_path)
+    page = (ROOT / "docs/tutorials/gateway.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    shown = dict(zip(("admin", "gold", "free"), re.findall(r"sha256:\w+", text), strict=True))
+    for name in KEYS:
+        text = text.replace(shown[name], own(fairsched, "--hash-key", input=f"key of {name}\n").strip())
+    path = tmp_path / "gateway.toml"
+    with server() as (_, url):
+        path.write_text(text.replace("127.0.0.1:8080", "127.0.0.1:0").replace("http://127.0.0.1:8000", url))
+        assert "two clients that wait differ by" in own(fairsched, str(path), "--check")
+        with process(["env", "-u", "PYTHONPATH", str(fairsched), "gateway", str(path)]) as (_, line):
+            found = LISTENING.search(line)
+            assert found is not None, line
+
+            async def statuses() -> list[int]:
+                async with Caller(found[1]) as caller:
+                    headers = [{"authorization": f"Bearer key of {name}"} for name in (*KEYS, "another")]
+                    body = {"model": "MODEL", "prompt": "Hello", "max_tokens": 16}
+                    return [(await caller.post("/v1/completions", json=body, headers=each)).status for each in headers]
+
+            assert asyncio.run(statuses()) == [200, 200, 401, 401]
+
+
+def test_the_pickers_extra_is_enough_for_the_picker(tmp_path: Path) -> None:
+    """Its check prints the bound."""
+    fairsched = installed("endpoint-picker", tmp_path)
+    path = tmp_path / "picker.toml"
+    path.write_text(PICKER)
+    assert "cost units" in own(fairsched, "--picker", str(path), "--check")
