@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from fairsched.engines.gateway import openai
 from fairsched.engines.gateway.gateway import Gateway
@@ -133,7 +133,8 @@ class _Application:
 
     def _add(self, method: str, path: str, handler: Handler) -> None:
         for each in (path, f"{path}/"):
-            (self.app.router.add_get if method == "GET" else self.app.router.add_post)(each, handler)
+            add = self.app.router.add_get if method == "GET" else self.app.router.add_post
+            add(each, handler, expect_handler=_expected)
             self.app.router.add_route("OPTIONS", each, self._preflight)
 
     async def _running(self, _: web.Application) -> AsyncIterator[None]:
@@ -206,6 +207,9 @@ class _Application:
                 if (request.content_length or 0) > limits.body_bytes:
                     raise openai.CallError(413, f"the body is longer than {limits.body_bytes} bytes")
                 with self._bodies.coming(name, request):
+                    if request.version == HttpVersion11 and "Expect" in request.headers:
+                        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                        request.writer.output_size = 0
                     async with asyncio.timeout(None if request.content.is_eof() else limits.body_seconds):
                         while chunk := await request.content.readany():
                             self._bodies.take(name, len(chunk), limits.bodies_bytes)
@@ -291,6 +295,12 @@ class _Application:
         origins = self._gateway.config.cors_origins
         if origins:
             response.headers.update(openai.cors_headers(origins, request.headers.get("Origin")))
+
+
+async def _expected(request: web.Request) -> None:
+    """Invite no body before its caller is known and it may be read.  Raises `HTTPExpectationFailed`."""
+    if request.version == HttpVersion11 and request.headers["Expect"].lower() != "100-continue":
+        raise web.HTTPExpectationFailed
 
 
 def _path(request: web.Request) -> str:

@@ -337,3 +337,16 @@ async def test_a_caller_hears_no_address_of_a_server() -> None:
             assert answer.status == 502
             assert not {"127.0.0.1", "internal", "Error"} & set(answer.text.replace(":", " ").replace("/", " ").split())
             assert "location" not in answer.headers
+
+
+@pytest.mark.parametrize("expects", [b"", b"expect: 100-continue\r\n"])
+@in_loop
+async def test_a_body_that_is_too_large_is_refused_while_it_comes(expects: bytes) -> None:
+    """Its caller reads 413, not a connection that is reset; no server hears of it."""
+    async with recorded() as (upstream, here):
+        size = 20 << 20
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-client: a\r\ncontent-length: %d\r\n" % size
+        data = head + expects + b"\r\n" + b" " * (size // 20)
+        assert here.http.url.port is not None
+        assert check_answer(data, await raw_answer("127.0.0.1", here.http.url.port, data)) == "413"
+        assert upstream.heads == []
