@@ -269,10 +269,10 @@ class Kernels(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         self, chunks: Iterable[tuple[int, int]], batch: int, context: int, longest: int = 0, shortest: int = 0
     ) -> int:
         """Return the GPU's time for a step; arguments as of `LatencyModel.step_ns`."""
-        tokens, pairs, prompts = 0, 0, 0
+        tokens, pairs, prompts, measured = 0, 0, 0, isinstance(self.attention, AttentionTable)
         for count, before in chunks:
-            if count == 1:
-                # The last token of a prompt is computed as a decode is.
+            if count == 1 and measured:
+                # The last token of a prompt is computed by the kernel of decodes.
                 batch, context = batch + 1, context + before + 1
             else:
                 tokens += count
@@ -323,16 +323,14 @@ class Kernels(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
             token += self.reduce.count * self.reduce.token_bytes * slope
         # A step is padded by less than the widest gap between sizes of graphs.
         constant += token * max((b - a for a, b in pairwise((0, *self.graph_sizes))), default=0) // 1000 + 1
-        if self.attention.prompts is not None:
-            first, slope = self.attention.prompts.line
-            constant, token = constant + first, token + slope
+        first, prompt = (0, 0) if self.attention.prompts is None else self.attention.prompts.line
+        prompt += 2 * self.attention.half_pair_ps * prompt_tokens
         head, sequence = self.sequences.line
         constant, sequence, host = constant + head, sequence + token, self.host
         if host.asynchronous:
             constant, sequence = max(constant, host.constant_ns), max(sequence, 1000 * host.sequence_ns)
         else:
             constant, sequence = constant + host.constant_ns, sequence + 1000 * host.sequence_ns
-        # Each chunk is a sequence, and has a token or more; one of a single token is a decode.
-        attended = max(2 * self.attention.half_pair_ps, self.attention.context_ps)
-        prefill = -(-(sequence + attended * prompt_tokens) // 1000)
-        return prefill, constant, -(-self.attention.context_ps // 1000), -(-sequence // 1000), constant
+        # Each chunk is a sequence, and has a token or more.
+        prefill = -(-(sequence + prompt) // 1000)
+        return prefill, constant + first, -(-self.attention.context_ps // 1000), -(-sequence // 1000), constant

@@ -101,7 +101,7 @@ class LatencyModel:
     ) -> "LatencyModel":
         """Return the model whose steps take what these kernels take.
 
-        Its coefficients are a summary for policies that weigh by them: a prompt's are exact at 2, 1,024 and 8,192
+        Its coefficients are a summary for policies that weigh by them: a prompt's are exact at 1, 1,024 and 8,192
         tokens where they can be (none is negative), a batch's secants over contexts of 256 and 2,048 tokens.
         """
 
@@ -118,7 +118,7 @@ class LatencyModel:
                 constant_ns, request_ns = 1, max(low - 256 * size * context_ns, 0) // size
             return DecodePiece(size, constant_ns, context_ns, request_ns)
 
-        constant = prompt(2)
+        constant = prompt(1)
         short, long = ((prompt(tokens) - constant) / tokens for tokens in (1_024, 8_192))
         attention = max(int((long - short) * 1000 / 7_168), 0)
         token = max(int(long - attention * 8_192 / 1000), 0)

@@ -44,7 +44,7 @@ _KV_LLAMA_2 = "capacity from 327,680 bytes a token and 90 % of 640 GB less 140 G
 _KV_BLOOM = "capacity from 4,014,080 bytes a token (70 layers x 14,336) and 90 % of 640 GB less 352 GB"
 _BY_FORMULA = (
     "the machine by formula (`by_formula`, its shares fitted to published H100 loads), as lines: exact for prompts of "
-    "2, 1,024 and 8,192 tokens"
+    "1, 1,024 and 8,192 tokens"
 )
 _SOURCES = {
     "llama-3.2-3b-a10g": (

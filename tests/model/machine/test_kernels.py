@@ -43,7 +43,7 @@ def attention_tables(draw: st.DrawFn, skewed: bool = False) -> AttentionTable:
 
 
 FLAT = Table((0, 50), (3, 800))
-FORMULAS = st.builds(AttentionFormula, st.integers(0, 5_000), st.integers(0, 5_000))
+FORMULAS = st.builds(AttentionFormula, st.integers(0, 5_000), st.integers(0, 5_000), st.none() | TABLES)
 HOSTS = st.builds(machine.HostTime, st.integers(0, 3_000), st.integers(0, 50), st.booleans())
 REDUCES = st.none() | st.builds(machine.AllReduce, st.integers(1, 4), st.integers(1, 9), TABLES)
 
