@@ -377,7 +377,7 @@ class VllmScheduler:
 class VllmEngine:
     """vLLM's engine over a workload: requests come, steps begin and end, and `on_events` is told.
 
-    The first step takes `first_step_ns` more, since kernels are loaded in it.
+    The first step begins `first_step_ns` late, since its kernels are loaded, and the core waits for that.
     """
 
     def __init__(
@@ -419,6 +419,7 @@ class VllmEngine:
             step = scheduler.schedule()
             self._scheduled(step)
             if step:
+                self.now_ns, self._first_step_ns = self.now_ns + self._first_step_ns, 0
                 free_ns = max(self.now_ns, free_ns) + self._step_ns(step)
                 in_flight.append((step, free_ns))
                 if len(in_flight) < depth:
@@ -501,8 +502,7 @@ class VllmEngine:
             else:
                 chunks.append((count, after - count))
         longest, shortest = max(contexts, default=0), min(contexts, default=0)
-        first_ns, self._first_step_ns = self._first_step_ns, 0
-        return first_ns + self._latency.step_ns(chunks, len(contexts), sum(contexts), longest, shortest)
+        return self._latency.step_ns(chunks, len(contexts), sum(contexts), longest, shortest)
 
     def _ended(self, step: Step) -> None:
         """Tell what a step computed, which tokens it made, and which requests have left with it."""

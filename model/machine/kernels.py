@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
+from math import isqrt
 
 from msgspec import Struct
 
@@ -168,12 +169,11 @@ class AttentionTable(Struct, frozen=True, forbid_unknown_fields=True, dict=True,
         alone = 0 if decoding is None else decoding.at(context)
         mean = context // batch if batch else 0
         if tokens:
-            beyond = pairs - tokens * tokens
-            ns = self.prompts.at(tokens, max(beyond, 0) // (2 * tokens), batch, mean)
-            if beyond < 0:
-                # Short prompts have fewer pairs than one long prompt: as many less as half its length behind it adds.
-                behind = self.prompts.at(tokens, tokens // 2, batch, mean)
-                ns = max(ns + (behind - ns) * beyond // (tokens * tokens), 0 if self.apart else alone)
+            before = (pairs // tokens - tokens) // 2
+            if before < 0:
+                # Short prompts have fewer pairs than one long prompt.
+                tokens, before = isqrt(pairs), 0
+            ns = self.prompts.at(tokens, before, batch, mean)
             return ns + alone if self.apart else ns
         if self.skew is None or decoding is None or batch < 2 or longest <= mean:
             return alone

@@ -11,7 +11,7 @@ import pytest
 from fairsched.engines.analysis import Recorder
 from fairsched.engines.simulation import VllmEngine, VllmOptions, VllmScheduler, simulate_vllm
 from fairsched.model import events as ev
-from fairsched.model.machine import DecodePiece, LatencyModel
+from fairsched.model.machine import AttentionTable, DecodePiece, Kernels, LatencyModel, Skew, Table
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.verify.conformance.event_invariants import EventLedger
 
@@ -215,3 +215,22 @@ def test_a_threshold_of_long_prompts_leaves_room_for_others() -> None:
         for each in (job(0, 100, 1), *(job(1, 1, 1) for _ in range(others))):
             scheduler.add(each)
         assert scheduler.schedule()[0][1] == first
+
+
+def test_the_first_step_waits_for_its_kernels() -> None:
+    """The first step begins later, and a request that comes in that time is in the second."""
+    two = load(job(0, 20, 2), job(1, 20, 1, at_ns=500))
+    late = simulate_vllm(two, PLAIN, first_step_ns=1_000).requests["first_token_ns"].tolist()
+    assert late == [1_000 + 300, 1_000 + 300 + 300]
+    assert simulate_vllm(two, PLAIN).requests["first_token_ns"].tolist() == [300, 500 + 300]
+
+
+def test_a_step_says_its_longest_and_shortest_context() -> None:
+    """A latency model with a skew correction is told of decodes of unequal context."""
+    decodes = Table((1, 2), (Table((0, 1_000), (0, 1_000)), Table((0, 1_000), (0, 2_000))))
+    prompts = Table((1,), (Table((0,), (Table((0,), (Table((0,), (0,)),)),)),))
+    skew = Skew((2,), (1_000,), (1_000,), (1_000_000,))
+    kernels = Kernels(Table((0,), (0,)), AttentionTable(decodes, prompts, skew), Table((0,), (0,)))
+    skewed = LatencyModel.of_kernels("skewed", "made up", kernels, 1_000)
+    requests = simulate_vllm(load(job(0, 20, 2), job(1, 60, 2)), skewed, SYNC).requests
+    assert requests["end_ns"].tolist() == [2 * 61] * 2
