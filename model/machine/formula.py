@@ -18,16 +18,21 @@ from fairsched.model.machine.models import BITS_16, MODELS, ModelSizes
 
 @attrs.frozen
 class Shares:
-    """What of a data sheet is in use, in thousandths, and constants in nanoseconds: of a layer and of a sequence.
+    """What of a data sheet is in use, in thousandths, and constants in nanoseconds: of a step, a layer and a sequence.
 
-    An all-reduce takes `reduce_ns` times log2 of the GPUs, and moves `link` thousandths of the link's bandwidth.
+    KV is read at `kv`, or at `kv_grouped` where several heads share it.  Weights of an expert are read once, and
+    `reread` thousandths of them again for each further block of 16 rows.  An all-reduce takes `reduce_ns` times log2 of
+    the GPUs, and moves `link` thousandths of the link's bandwidth.
     """
 
     weights: int
     kv: int
+    kv_grouped: int
     compute: int
     attention: int
+    reread: int
     link: int
+    step_ns: int
     layer_ns: int
     sequence_ns: int
     reduce_ns: int
@@ -35,16 +40,19 @@ class Shares:
 
 
 FITTED = Shares(
-    weights=853,
-    kv=850,
+    weights=920,
+    kv=948,
+    kv_grouped=637,
     compute=700,
     attention=500,
+    reread=522,
     link=333,
-    layer_ns=38_870,
-    sequence_ns=15_000,
-    reduce_ns=2_138,
-    source="shares of bandwidth and peak, and constants, fitted to three of the loads of vLLM 0.15.1 on H100 SXM that "
-    "inference-sim/training publishes (Llama-2-7B TP1 codegen, Llama-2-70B TP4 codegen, Mixtral-8x7B TP2 roleplay)",
+    step_ns=500_000,
+    layer_ns=42_017,
+    sequence_ns=8_000,
+    reduce_ns=3_000,
+    source="shares of bandwidth and peak, and constants, fitted to three of the eleven loads of vLLM 0.15.1 on H100 "
+    "that inference-sim/training publishes (Llama-2-7B TP1 codegen, Llama-2-70B TP4 and Mixtral-8x7B TP2 reasoning)",
 )
 """The shares of all machines by formula: of the H100, and taken to be those of others."""
 
@@ -59,14 +67,30 @@ def _ns(amount: int, per_s: int, thousandths: int) -> int:
     return amount * 10**12 // (per_s * thousandths)
 
 
-def _read(model: ModelSizes, tokens: int) -> int:
-    """Return the parameters of all layers that a step of so many tokens reads: of experts, as many as its tokens choose
-    if each is as likely as any other."""
-    if not model.experts or tokens > 64 * model.experts:
+_ROWS, _BLOCKS = 16, 4
+"""Rows of an expert that are multiplied at once, and most blocks of them: with more rows kernels take larger ones."""
+
+
+def _read(model: ModelSizes, tokens: int, reread: int) -> int:
+    """Return the parameters of all layers that a step of so many tokens reads, with experts as often as they are.
+
+    Each token chooses its experts as likely as any others, so that an expert's rows are binomial.
+    """
+    if not model.experts:
         return model.layer_parameters
-    left, all_of = (model.experts - model.experts_used) ** tokens, model.experts**tokens
-    chosen = model.mlp_parameters * model.experts * (all_of - left) // all_of
-    return model.layers * (model.attention_parameters + chosen)
+    used, others, one = model.experts_used, model.experts - model.experts_used, 10**60
+    if tokens * used > _BLOCKS * _ROWS * model.experts:
+        touched, blocks = one, _BLOCKS * one
+    else:
+        likely = one * others**tokens // model.experts**tokens
+        above = touched = blocks = one - likely
+        for rows in range(1, tokens + 1):
+            likely = likely * (tokens - rows + 1) * used // (rows * others)
+            above -= likely
+            if rows % _ROWS == 0:
+                blocks += above
+    read = model.experts * (1000 * touched + reread * (min(blocks, _BLOCKS * one) - touched))
+    return model.layers * (model.attention_parameters + model.mlp_parameters * read // (1000 * one))
 
 
 def by_formula(
@@ -89,14 +113,14 @@ def by_formula(
         raise ValueError(f"{name}: {weights / 1e9:,.1f} GB of weights leave no room in {gpus} x {gpu.name}")
 
     def dense(tokens: int) -> int:
-        read_ns = _ns(_read(model, tokens) * size + head, gpu.bandwidth * gpus, shares.weights)
+        read_ns = _ns(_read(model, tokens, shares.reread) * size + head, gpu.bandwidth * gpus, shares.weights)
         computed_ns = _ns(2 * model.token_parameters * tokens, peak * gpus, shares.compute)
-        return model.layers * shares.layer_ns + isqrt(isqrt(read_ns**4 + computed_ns**4))
+        return shares.step_ns + model.layers * shares.layer_ns + isqrt(isqrt(read_ns**4 + computed_ns**4))
 
     half_pair = 2 * model.layers * model.heads * model.head_size
     attention = AttentionFormula(
         _ns(half_pair * 1000, gpu.peak_flops * gpus, shares.attention),
-        _ns(kv_bytes * 1000, gpu.bandwidth * gpus, shares.kv),
+        _ns(kv_bytes * 1000, gpu.bandwidth * gpus, shares.kv if model.kv_heads == model.heads else shares.kv_grouped),
     )
     reduce = None
     if gpus > 1:

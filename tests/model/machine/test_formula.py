@@ -82,4 +82,16 @@ def test_experts_are_read_as_tokens_choose_them() -> None:
     latency = preset("mixtral-8x7b-h100-tp2")
     assert latency is not None
     one, many = latency.decode_ns(1, 100), latency.decode_ns(64, 6_400)
-    assert 2.5 < (many - 32 * 38_870) / (one - 32 * 38_870) < 4.5
+    others = 500_000 + 32 * 42_017
+    assert 2.5 < (many - others) / (one - others) < 6
+
+
+def test_the_70b_presets_are_lines_of_their_formula() -> None:
+    """Both presets of Llama-3-70B in 8 bits, and the one in 16, have what the formula says, as lines."""
+    for name in ("llama-3-70b-h100-tp2", "llama-3-70b-fp8-h100-tp2", "llama-3-70b-fp8-h100-tp4"):
+        lines, formula = PRESETS[name], preset(name.replace("llama-3-", "llama-3.1-"))
+        assert formula is not None
+        for tokens in (1, 1_024, 8_192):
+            assert lines.step_ns([(tokens, 0)], 0, 0) == pytest.approx(formula.step_ns([(tokens, 0)], 0, 0), rel=0.001)
+        for context in (256, 2_048):
+            assert lines.decode_ns(32, 32 * context) == pytest.approx(formula.decode_ns(32, 32 * context), rel=0.005)
