@@ -162,7 +162,8 @@ def test_held_calls_do_not_go_around_the_policy(breakers: bool, tmp_path: Path) 
                 await asyncio.sleep(0.1)
             await asyncio.sleep(1)
             around = await made.stat("cluster.pool.upstream_rq_total") - sent - 2
-            assert around == (0 if breakers else MANY - held)
+            # Threads of Envoy may go over its limit at once, and some of those are sent then.
+            assert around == 0 if breakers else around >= MANY - held
 
     made = Stack(tmp_path, edit, more=f"[limits]\nwaiting_per_client = {MANY}\nwait_seconds = 300")
     try:
@@ -176,7 +177,9 @@ def test_a_caller_has_the_name_of_its_key(tmp_path: Path) -> None:
     seen: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append((await reader.readuntil(b"\r\n\r\n")).decode().lower())
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        # Beside calls a picker asks servers how many they run.
+        seen.extend([head] if head.startswith("post") else [])
         writer.write(SERVED)
         writer.close()
 
