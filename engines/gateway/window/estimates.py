@@ -25,7 +25,7 @@ class Estimates:
     """How fast each server produces the outputs of one call, and calls in flight in order of their next estimates."""
 
     def __init__(self) -> None:
-        self._calls: defaultdict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=_CALLS))
+        self._calls: defaultdict[int, deque[tuple[float, int, int]]] = defaultdict(lambda: deque(maxlen=_CALLS))
         self._rates: dict[int, tuple[int, int]] = {}
         self._due: list[tuple[int, int, CallInFlight]] = []
         self._number = count()
@@ -43,7 +43,7 @@ class Estimates:
         """Learn from a call that ends, and had so many outputs."""
         span = now_ns - flight.begun_ns
         if output_tokens > 0 and span > 0:
-            self._calls[flight.server].append((output_tokens, span))
+            self._calls[flight.server].append((output_tokens / span, output_tokens, span))
             self._rates.pop(flight.server, None)
 
     def due(self, now_ns: int, flights: Mapping[int, CallInFlight]) -> Iterator[tuple[CallInFlight, int]]:
@@ -71,15 +71,15 @@ class Estimates:
         return min(-(-(now_ns - flight.begun_ns) * tokens // nanoseconds), flight.request.max_output_tokens)
 
 
-def _fast(calls: deque[tuple[int, int]]) -> tuple[int, int]:
+def _fast(calls: deque[tuple[float, int, int]]) -> tuple[int, int]:
     """Return tokens and time of the call at nine tenths of all tokens, calls in order of their rates."""
-    ordered = sorted(calls, key=lambda call: call[0] / call[1])
-    left = sum(tokens for tokens, _ in ordered) * 9 / 10
-    for call in ordered:
-        left -= call[0]
+    ordered = sorted(calls)
+    left = sum([tokens for _, tokens, _ in ordered]) * 9 / 10
+    for _, tokens, span in ordered:
+        left -= tokens
         if left <= 0:
             break
-    return call
+    return tokens, span
 
 
 class PromptBounds:
