@@ -75,11 +75,11 @@ def _fast(calls: deque[tuple[float, int, int]]) -> tuple[int, int]:
     """Return tokens and time of the call at nine tenths of all tokens, calls in order of their rates."""
     ordered = sorted(calls)
     left = sum([tokens for _, tokens, _ in ordered]) * 9 / 10
-    for _, tokens, span in ordered:
-        left -= tokens
+    for call in ordered:
+        left -= call[1]
         if left <= 0:
             break
-    return tokens, span
+    return call[1:]
 
 
 class PromptBounds:
