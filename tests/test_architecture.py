@@ -48,7 +48,7 @@ LAYERS = {
         ("fairsched.model", "fairsched.policies", "fairsched.engines"),
         VALUES
         | {"jinja2", "matplotlib", "prometheus_client", "pyarrow", "rich"}
-        | {"envoy", "google", "grpc", "grpc_health", "opentelemetry"}
+        | {"envoy", "google", "grpc", "grpc_health"}
         | {"aiohttp", "cryptography", "jwt", "multidict", "redis", "uvloop", "yarl"}
         | {"ray", "safetensors", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
     ),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         hashed_key,
         read_config,
     )
-    from fairsched.engines.gateway.identity import CallerNames, access_lines, access_warnings
+    from fairsched.engines.gateway.identity import CallerNames, access_warnings
     from fairsched.engines.gateway.openai import (
         CallError,
         StreamReader,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
         build,
         build_account,
         listening,
+        log_to_stderr,
         serve,
         supervise,
     )
-    from fairsched.engines.gateway.state_store import alone
     from fairsched.engines.gateway.tls import check_files
     from fairsched.engines.gateway.window import LeasedWindow, Share, Slots, Window, load_at, request_of, slot_warnings
 else:
@@ -48,8 +48,8 @@ else:
 
 __all__ = [
     "CLIENT_HEADER", "UNEXPLAINED", "CallError", "CallerNames", "GatewayConfig", "LeasedWindow", "LimitConfig", "Share",
-    "Slots", "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_lines", "access_warnings", "alone",
-    "bound_text", "build", "build_account", "check_files", "error_document", "gateway_policy", "has_prompt",
-    "hashed_key", "leased_policy", "listening", "load_at", "quota_lines", "read_config", "request_of", "serve", "sized",
+    "Slots", "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_warnings", "bound_text", "build",
+    "build_account", "check_files", "error_document", "gateway_policy", "has_prompt", "hashed_key", "leased_policy",
+    "listening", "load_at", "log_to_stderr", "quota_lines", "read_config", "request_of", "serve", "sized",
     "slot_warnings", "supervise", "usage_of", "window_policy", "window_router"
 ]  # fmt: skip

@@ -4,7 +4,8 @@ A caller is known before its body is read.
 """
 
 import asyncio
-import logging
+import re
+import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -16,17 +17,13 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from fairsched.engines.gateway import openai
-from fairsched.engines.gateway.gateway import Gateway
+from fairsched.engines.gateway.gateway import CALL_ID, REQUEST_ID, Gateway
 from fairsched.engines.gateway.identity import Peer
-from fairsched.engines.gateway.operations import CALLS, REQUEST_ID, begun, current, over
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _MODELS = (openai.MODELS, "/models")
 _CALLED = openai.BY_PATH.keys() | set(_MODELS)
 """Paths of calls, as opposed to those of the gateway itself."""
-WEIGHTS_BYTES = 1 << 16
-_WEIGHTS = msgspec.json.Decoder(dict[str, int])
-_log = logging.getLogger("fairsched.gateway")
 LARGE_BYTES = 64 << 10
 """Reading a shorter body takes no time that others would notice."""
 READ_BYTES_PER_SECOND = 16 << 20
@@ -34,6 +31,7 @@ READ_BYTES_PER_SECOND = 16 << 20
 REFUSED_COST = 8
 """Bytes that come to no call cost so many times as much."""
 CLIENTS_KEPT = 1 << 12
+_PLAIN = re.compile(r"[!-~]{1,128}")
 ROOM: web.AppKey[Any] = web.AppKey("room", object)
 """Makes room for a connection where all have calls."""
 
@@ -110,7 +108,7 @@ class _Application:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._bodies = Bodies()
-        self.app = app = web.Application(middlewares=[self._recorded, _shaped])
+        self.app = app = web.Application(middlewares=[_shaped])
         app.cleanup_ctx.append(self._running)
         app.on_response_prepare.append(self._prepared)
         app[ROOM] = lambda: self._bodies.make_room() or gateway.account.make_room()
@@ -125,9 +123,6 @@ class _Application:
         if gateway.config.status:
             self._admin("/gateway/status", gateway.status)
             self._admin("/gateway/usage", gateway.account.usage)
-        if gateway.config.admin:
-            app.router.add_post("/gateway/weights", self._weigh)
-            app.router.add_post("/gateway/drain", self._drain)
         if gateway.config.metrics:
             self._admin("/metrics", gateway.metrics)
 
@@ -135,30 +130,11 @@ class _Application:
         for each in (path, f"{path}/"):
             add = self.app.router.add_get if method == "GET" else self.app.router.add_post
             add(each, handler, expect_handler=_expected)
-            self.app.router.add_route("OPTIONS", each, self._preflight)
 
     async def _running(self, _: web.Application) -> AsyncIterator[None]:
         await self._gateway.start()
         yield
         await self._gateway.stop()
-
-    @web.middleware
-    async def _recorded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Keep the record of a call, and tell of it when it has ended."""
-        if _path(request) not in _CALLED:
-            over()
-            return await handler(request)
-        call, tracing = begun(request.method, request.path, request.headers), self._gateway.tracing
-        span = None if tracing is None else tracing.begin(call, request.headers)
-        try:
-            response = await handler(request)
-            call.status = response.status
-            return response
-        finally:
-            if tracing is not None and span is not None:
-                tracing.end(span, call)
-            if CALLS.isEnabledFor(logging.INFO):
-                CALLS.info("%s %s %d", call.method, call.path, call.status, extra={"call": call})
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -182,13 +158,10 @@ class _Application:
     async def _named(self, request: web.Request) -> str:
         """Return the client of a call.  Raises `CallError` (401) for an unknown caller."""
         try:
-            name = await self._gateway.names.named(request.headers, _peer(request))
+            return await self._gateway.names.named(request.headers, _peer(request))
         except openai.CallError:
             self._gateway.account.count("refused")
             raise
-        if (record := current()) is not None:
-            record.client = name
-        return name
 
     @asynccontextmanager
     async def _read(self, request: web.Request) -> AsyncIterator[tuple[str, bytes]]:
@@ -260,41 +233,13 @@ class _Application:
 
         self.app.router.add_get(path, tell)
 
-    async def _weigh(self, request: web.Request) -> web.Response:
-        self._gateway.names.check_admin(request.headers)
-        try:
-            weights = _WEIGHTS.decode(await request.content.read(WEIGHTS_BYTES))
-            self._gateway.config.with_weights(weights)
-        except msgspec.MsgspecError:
-            raise openai.CallError(400, 'the body is {"CLIENT": WEIGHT, ...}') from None
-        except ValueError as error:
-            raise openai.CallError(400, str(error)) from None
-        await self._gateway.weigh(weights)
-        _log.warning("an administrator set weights: %s", weights)
-        return _json(weights)
-
-    async def _drain(self, request: web.Request) -> web.Response:
-        self._gateway.names.check_admin(request.headers)
-        _log.warning("an administrator lets the gateway drain")
-        self._gateway.drain()
-        return _json({"draining": True}, 202)
-
-    async def _preflight(self, request: web.Request) -> web.Response:
-        asked, method = (request.headers.get(f"Access-Control-Request-{each}") for each in ("Headers", "Method"))
-        origins = self._gateway.config.cors_origins
-        headers = openai.preflight_headers(origins, request.headers.get("Origin"), asked, method or "POST")
-        return web.Response(status=204, headers=headers)
-
     async def _prepared(self, request: web.Request, response: web.StreamResponse) -> None:
-        if _path(request) in _CALLED and (call := current()) is not None:
-            response.headers[REQUEST_ID] = call.request_id
+        if _path(request) in _CALLED:
+            response.headers[REQUEST_ID] = CALL_ID.get()
         if self._gateway.draining or request.method == "CONNECT":
             # Its caller connects again, and to another gateway; what follows a tunnel that is refused is no call.
             response.headers["Connection"] = "close"
             response.force_close()
-        origins = self._gateway.config.cors_origins
-        if origins:
-            response.headers.update(openai.cors_headers(origins, request.headers.get("Origin")))
 
 
 async def _expected(request: web.Request) -> None:
@@ -321,7 +266,10 @@ def _peer(request: web.Request) -> Peer:
 @web.middleware
 async def _shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer what is refused as OpenAI's servers do.  A target is a path, or an address of http (RFC 9112, 3.2): what
-    it says of scheme and host is no more than a `Host` header says."""
+    it says of scheme and host is no more than a `Host` header says.  The id of a call is its caller's, if that is a
+    plain word, or a new one."""
+    given = request.headers.get(REQUEST_ID, "")
+    CALL_ID.set(given if _PLAIN.fullmatch(given) else secrets.token_hex(16))
     try:
         if not request.raw_path.lower().startswith(("/", "*", "http://", "https://")):
             raise openai.CallError(400, "a call names a path, or an address of http or https")

@@ -24,7 +24,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from fairsched.engines import settings
-from fairsched.engines.serving import BUDGET_MS, OTHERS, SEAT
+from fairsched.engines.serving import BUDGET_MS, OTHERS
 from fairsched.model.request import Groups
 
 Way = Literal["key", "header", "jwt", "certificate"]
@@ -41,17 +41,6 @@ KEY_KINDS: dict[Algorithm, str] = {
     "EdDSA": "OKP",
 }
 """The kind of public key by algorithm.  `none` and the algorithms with a shared secret are no part of it."""
-PROGRAM_PRESETS = {
-    "claude-code": ("x-claude-code-session-id",),
-    "codex": ("session-id", "session_id"),
-    "opencode": ("x-parent-session-id", "x-session-affinity"),
-}
-"""Headers of agent harnesses, the first that a call has: sessions that subagents share with the agent that began them.
-
-Sources: Claude Code's gateway protocol reference; openai/codex, `build_conversation_headers` (`session_id`, and
-`session-id` since its change 22193), where the threads of subagents have their root's session; anomalyco/opencode,
-`session/llm/request.ts`, where a subagent has a session of its own and names its parent's.
-"""
 UNKNOWN_PREFIX = "~"
 """How the name of an unknown client begins."""
 _VOUCHED = ("jwt", "certificate", "header")
@@ -72,7 +61,7 @@ Header = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]+$", description="the name o
 TlsFiles = tuple[str | None, str | None, str | None]
 """Authorities, certificate chain, and private key, in PEM."""
 _CHANGE = (
-    *("servers", "clients", "organisations", "limits", "admin_keys", "cors_origins"),
+    *("servers", "clients", "organisations", "limits", "admin_keys"),
     *("unknown_clients", "verified_clients", "header_from", "quota"),
 )
 """What may change while a gateway serves."""
@@ -89,7 +78,7 @@ def verified_name(way: Way, said: str, groups: Sequence[str] = ()) -> str:
     >>> verified_name("jwt", "app-7", ("acme", "ann"))
     'jwt/acme/ann:app-7'
     """
-    return "/".join((way, *(_escaped(group, "%#/:") for group in groups))) + ":" + _escaped(said, "%#")
+    return "/".join((way, *(_escaped(group, "%/:") for group in groups))) + ":" + _escaped(said, "%")
 
 
 def claimed_groups(name: str) -> tuple[str, ...]:
@@ -108,7 +97,7 @@ def is_reserved(name: str) -> bool:
 
 def names_no_group(name: str) -> bool:
     """Return whether no claim can be this group, since it has a mark that separates groups."""
-    return _escaped(name, "%#/:") != name
+    return _escaped(name, "%/:") != name
 
 
 def _is_verified(name: str) -> bool:
@@ -117,7 +106,6 @@ def _is_verified(name: str) -> bool:
 
 
 def _escaped(text: str, marks: str) -> str:
-    # `#` is in the names of programs' seats.
     return "".join(f"%{ord(mark):02X}" if mark in marks else mark for mark in text)
 
 
@@ -172,10 +160,6 @@ class LimitConfig(settings.Settings, frozen=True):
     """Calls that wait. Beyond, the client with the most of them by weight loses its newest, with 429."""
     clients: settings.Count = 1024
     """Unknown clients beyond so many share the name `others`."""
-    programs_per_client: settings.Count = 64
-    """Accounts of one client's programs; programs beyond so many at once share them."""
-    program_seconds: settings.Seconds = 600.0
-    """A program without a call for so long is over, and another of its client has its account."""
     wait_seconds: settings.Seconds = 600.0
     """Longest wait for a place; then 503."""
     heartbeat_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 15.0
@@ -390,7 +374,7 @@ class ServerConfig(settings.Settings, frozen=True):
     """Calls in flight there at most; fewer where the server says at `/metrics` or `/status` that calls wait there."""
     api_key: str | None = None
     """Sent instead of the caller's key."""
-    health: Annotated[str, Meta(pattern="^(/.*)?$", description="a path like /health, or an empty text")] = "/health"
+    health: Annotated[str, Meta(pattern="^(/[!-~]*)?$", description="a path like /health, or none")] = "/health"
     """Path that is asked now and then; an answer under 500 is a good one. Empty: it is not asked."""
     resolve: bool = False
     """The name stands for a server at each of its addresses, which come and go; the windows are those of each."""
@@ -447,9 +431,6 @@ class GatewayConfig(settings.Settings, frozen=True):
     """The header that names the client (`identify`: `header`)."""
     header_from: tuple[str, ...] = ()
     """Networks of the proxies that set it, like 10.0.0.0/8; from other peers it counts for nothing. None: from all."""
-    program_headers: tuple[Header, ...] = ()
-    """Headers that name the program of a call, or agent harnesses: the first that a call has. Its account is below its
-    client's."""
     unknown_clients: UnknownClients = "reject"
     """Callers that no `[client]` names and that nothing vouches for: 401 (`reject`), a client each (`own`), or one
     client for all (`together`)."""
@@ -457,8 +438,6 @@ class GatewayConfig(settings.Settings, frozen=True):
     """The same for callers that a token, a certificate or a proxy of `header_from` vouches for."""
     admin_keys: tuple[Key, ...] = ()
     """Hashes of the keys that `/gateway/status` and `/metrics` want, as `fairsched gateway --hash-key` prints them."""
-    cors_origins: tuple[str, ...] = ()
-    """Origins of web pages that may call; `*`: any."""
     bytes_per_token: settings.Count = 4
     """Divides a prompt's bytes into tokens."""
     media_tokens: settings.Count = 1024
@@ -475,14 +454,8 @@ class GatewayConfig(settings.Settings, frozen=True):
     """A call that is longer at a server is cut off, and charged."""
     status: bool = False
     """Serve `/gateway/status`, which names clients, to callers with an admin key."""
-    admin: bool = False
-    """Let callers with an admin key change weights and drain the gateway (`/gateway/weights`, `/gateway/drain`)."""
     metrics: bool = False
     """Serve `/metrics` for Prometheus (extra `metrics`), which names clients, to callers with an admin key."""
-    traces: bool = False
-    """Export a span for each call by OpenTelemetry (extra `traces`), as its variables of the environment say."""
-    state: str | None = None
-    """A file that keeps debts through restarts."""
     store: StoreConfig | None = None
     """The account that several gateways share, which also keeps debts through restarts."""
     quota: QuotasConfig | None = None
@@ -500,15 +473,8 @@ class GatewayConfig(settings.Settings, frozen=True):
         for i, server in enumerate(self.servers):
             if urls.setdefault(server.url, i) != i:
                 raise ValueError(f"server[{i}].url is that of server[{urls[server.url]}], too: {server.url}")
-        if self.state is not None and (self.store is not None or self.processes > 1):
-            raise ValueError("state: what clients owe to several gateways or processes is kept in [store]")
-        for key in (self.header, *self.program_headers):
-            if key.lower() == CLIENT_HEADER:
-                raise ValueError(f"{CLIENT_HEADER} is set by the gateway alone: it is no header or program_headers")
-        for value in self.cors_origins:
-            parts = urlsplit(value)
-            if value != "*" and (not parts.scheme or not parts.netloc or parts.path or parts.query or parts.fragment):
-                raise ValueError(f'cors_origins has origins like https://HOST, or "*", not {value!r}')
+        if self.header.lower() == CLIENT_HEADER:
+            raise ValueError(f"header: {CLIENT_HEADER} is set by the gateway alone")
         networks(self.header_from)
         self._check_ways()
         self._check_keys()
@@ -561,7 +527,7 @@ class GatewayConfig(settings.Settings, frozen=True):
             raise ValueError("header_from is missing: without it any caller could take any name by the header")
 
     def _check_keys(self) -> None:
-        if (self.status or self.metrics or self.admin) and not self.admin_keys:
+        if (self.status or self.metrics) and not self.admin_keys:
             raise ValueError(
                 "admin_keys is missing: status and metrics name clients; "
                 "write what `fairsched gateway --hash-key` prints for a key of yours"
@@ -576,8 +542,6 @@ class GatewayConfig(settings.Settings, frozen=True):
                 raise ValueError(f"client.{name}.organisation: there is no [organisation.{client.organisation}]")
             if client.user is not None and client.organisation is None:
                 raise ValueError(f"client.{name}.user is a user of an organisation, and none is named")
-            if self.program_headers and SEAT in name:
-                raise ValueError(f"client.{name}: with program_headers no name has {SEAT!r} in it")
             if is_reserved(name):
                 raise ValueError(f"client.{name}: only callers that are not listed have names that begin so")
         self.listed  # noqa: B018
@@ -646,18 +610,6 @@ class GatewayConfig(settings.Settings, frozen=True):
         (name, _), *users = place
         organisation = self.organisations[name]
         return ((name, organisation.weight), *((user, organisation.users.get(user, 1)) for user, _ in users))
-
-    def with_weights(self, weights: Mapping[str, int]) -> "GatewayConfig":
-        """Return it with other weights of some clients.  Raises `ValueError` for a client that is not there, and for a
-        weight that cannot be."""
-        clients = dict(self.clients)
-        for name, weight in weights.items():
-            if name not in clients:
-                raise ValueError(f"there is no [client.{name[:100]}]")
-            if weight < 1:
-                raise ValueError(f"client.{name}.weight: expected int >= 1, not {weight}")
-            clients[name] = replace(clients[name], weight=weight)
-        return replace(self, clients=clients)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -9,13 +9,12 @@ event.
 import asyncio
 import logging
 import math
-import os
-import signal
+import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from typing import Any
 
 import aiohttp
 import attrs
@@ -27,11 +26,7 @@ from fairsched.engines.gateway import openai, servers
 from fairsched.engines.gateway.account import Account, Placed, PlaceRequest
 from fairsched.engines.gateway.config import GatewayConfig, LimitConfig
 from fairsched.engines.gateway.identity import CallerNames, told_name
-from fairsched.engines.gateway.operations import CallRecord, current
 from fairsched.engines.gateway.tls import server_context
-
-if TYPE_CHECKING:
-    from fairsched.engines.gateway.operations import Tracing
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -39,6 +34,9 @@ WRITE_BYTES = 16 << 10
 """A caller is waited for when so much is on its way to it: what a slow one holds is bounded."""
 AT_ONCE_SECONDS = 0.2
 """A server that fails sooner computed nothing."""
+REQUEST_ID = "x-request-id"
+CALL_ID: ContextVar[str] = ContextVar("call id", default="")
+"""The id of the call that this task works on."""
 AHEAD = "x-fairsched-ahead"
 """The header that says how many calls waited when a call came."""
 ERROR_BYTES_MAX = 64 << 10
@@ -65,43 +63,21 @@ def _tell_failure(task: "asyncio.Task[None]") -> None:
         _log.error("a part of the gateway failed", exc_info=error)
 
 
-def _tracing() -> "Tracing":
-    # Only here, since it needs the extra `traces`.
-    from fairsched.engines.gateway.operations import Tracing
-
-    return Tracing()
-
-
 class Gateway:
     """What stands behind the HTTP application (`engines.gateway.app`).  It belongs to one event loop.
 
-    Calls are placed and charged by `account`.  In `shadow` calls are forwarded as they came.  It serves between `start`
-    and `stop`.
+    Calls are placed and charged by `account`.  It serves between `start` and `stop`.
     """
 
-    def __init__(
-        self,
-        config: GatewayConfig,
-        account: Account,
-        *,
-        shadow: bool = False,
-        tokenizer: openai.Tokenizer | None = None,
-    ) -> None:
+    def __init__(self, config: GatewayConfig, account: Account) -> None:
         self.config = config
         self.account = account
-        self.shadow = shadow
         self.draining = False
         """It goes on to serve, and wants no new callers."""
         self.status, self.metrics = account.status, account.metrics
         """Tell of all processes."""
-        self.weigh: Callable[[Mapping[str, int]], Awaitable[None]] = self._weigh
-        """Gives clients other weights, in all processes."""
-        self.drain: Callable[[], None] = partial(os.kill, os.getpid(), signal.SIGTERM)
-        """Begins what SIGTERM does, in all processes."""
         self.names = CallerNames(config)
         self.watches = servers.Watches(config)
-        self._tokenizer = tokenizer
-        self.tracing = _tracing() if config.traces else None
         self.models = servers.Models(account.upstreams)
         self._started = AsyncExitStack()
         self._http: aiohttp.ClientSession | None = None
@@ -110,8 +86,6 @@ class Gateway:
         """Begin what runs for as long as calls are served: each part once, in this order."""
         self.account.fleet.hung = self.watches.hung
         async with AsyncExitStack() as started:
-            if self.tracing is not None:
-                started.push_async_callback(asyncio.to_thread, self.tracing.close)
             self._http = await started.enter_async_context(servers.new_session())
             await started.enter_async_context(beside(self.account.run()))
             await started.enter_async_context(beside(self.names.run()))
@@ -121,9 +95,6 @@ class Gateway:
     async def stop(self) -> None:
         """End all that was begun, what was last first."""
         await self._started.aclose()
-
-    async def _weigh(self, weights: Mapping[str, int]) -> None:
-        self.configure(self.config.with_weights(weights))
 
     def unready(self) -> str:
         """Return why no calls should come here, empty if they may."""
@@ -143,15 +114,12 @@ class Gateway:
         self.watches.configure(config)
 
     def read(self, raw: bytes, endpoint: openai.Endpoint) -> openai.ForwardedCall:
-        """Return the call in a body; in shadow it goes on as it came.  Raises `CallError` (400)."""
+        """Return the call in a body.  Raises `CallError` (400)."""
         try:
-            call = openai.read_call(raw, self.config, self._tokenizer, endpoint)
+            return openai.read_call(raw, self.config, endpoint)
         except openai.CallError:
             self.account.count("refused")
             raise
-        return (
-            attrs.evolve(call, body=raw, declared=True, hides_usage=False, stream_options=None) if self.shadow else call
-        )
 
     async def serve(self, request: web.Request, name: str, call: openai.ForwardedCall) -> web.StreamResponse:
         """Answer a call of a client.  Raises `CallError` before anything was sent, and `ConnectionError` where the
@@ -171,11 +139,8 @@ class Gateway:
         deadline = time.monotonic() + limits.wait_seconds
         tried: set[int] = set()
         last: servers.ServerFailedError | None = None
-        program = self.names.program_of(reply.request.headers)
-        record = current() or CallRecord("")
         call = self.models.fitted(call)
         for left in range(limits.tries - 1, -1, -1):
-            begun = time.monotonic()
             try:
                 wanted = PlaceRequest(
                     name,
@@ -184,7 +149,6 @@ class Gateway:
                     call.declared,
                     deadline - time.monotonic(),
                     self.models.avoided(call.model, self.account.upstreams(), tried),
-                    program,
                     call.quota_tokens,
                     call.prompt_tokens_max,
                 )
@@ -193,8 +157,7 @@ class Gateway:
                 if last is None:
                     raise
                 raise self._unanswered(last) from None
-            record.placed(placed.upstream.url, time.monotonic() - begun)
-            call = attrs.evolve(call, max_output_tokens=placed.max_output_tokens or call.max_output_tokens)
+            call = attrs.evolve(call, max_output_tokens=placed.max_output_tokens)
             try:
                 return await _Try(self, reply, name, call, placed).run()
             except servers.ServerFailedError as error:
@@ -301,9 +264,15 @@ class _Try:
     async def run(self) -> web.StreamResponse:
         """Forward the call and pass the answer on.  Raises `ServerFailedError` where another server may be tried."""
         gateway, placed, call, request = self._gateway, self._placed, self._call, self._reply.request
-        account, request_id, server = gateway.account, placed.request_id, placed.upstream.server
+        account, number, server = gateway.account, placed.request_id, placed.upstream.server
         try:
-            headers = servers.sent_headers(request.headers.items(), told_name(self._name), placed.upstream.api_key)
+            headers = servers.sent_headers(
+                request.headers.items(),
+                told_name(self._name),
+                placed.upstream.config.api_key,
+                # Some servers fail where an id comes twice: each try has its own.
+                (REQUEST_ID, f"{CALL_ID.get()}-{secrets.token_hex(4)}"),
+            )
             async with (
                 servers.Watch(gateway.watches, server, streams=call.streams) as watch,
                 servers.open_answer(
@@ -326,14 +295,14 @@ class _Try:
             self._failed(error)
             raise
         except servers.UnsendableError as error:
-            account.give_back(request_id, "refused")
+            account.give_back(number, "refused")
             raise openai.CallError(400, str(error)) from None
         except servers.ServerLateError as error:
             return await self._late(error, watch)
         except servers.BrokenError as error:
             self._cancel("broken")
             account.failed(server, self._name, servers.Failure("failed", str(error)))
-            _log.warning("request %d broke off: %s", request_id, error)
+            _log.warning("request %d broke off: %s", number, error)
             return await self._break_off("the server's answer broke off")
         except BaseException:
             self._left()
@@ -343,10 +312,8 @@ class _Try:
         else:
             account.failed(server, self._name, servers.Failure("error", f"HTTP {answer.status}"))
         usage = self._reader.usage
-        if (record := current()) is not None:
-            record.used(usage.computed_tokens, usage.output_tokens)
         if answer.status < 400:
-            account.finish(request_id, usage.computed_tokens, usage.output_tokens, usage.cached_tokens)
+            account.finish(number, usage.computed_tokens, usage.output_tokens, usage.cached_tokens)
         elif answer.status < 500:
             self._unbilled("refused by server")
         else:

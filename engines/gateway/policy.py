@@ -65,8 +65,6 @@ def gateway_policy(config: GatewayConfig, path: Path) -> ComposedPolicy:
         raise ConfigError(f"{path}: organisation: a hierarchical gate has them: {_HIERARCHICAL}")
     if config.claims_organisations and not isinstance(policy.gate, HierarchicalGate):
         raise ConfigError(f"{path}: jwt.organisation_claim: a hierarchical gate has organisations: {_HIERARCHICAL}")
-    if config.program_headers and not isinstance(policy.gate, HierarchicalGate):
-        raise ConfigError(f"{path}: program_headers: a hierarchical gate has programs: {_HIERARCHICAL}")
     if config.store is None:
         return policy
     try:

@@ -6,7 +6,7 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.serving.answers import Answer
-    from fairsched.engines.serving.clients import OTHERS, SEAT, ClientRegistry, ProgramSeats, client_name
+    from fairsched.engines.serving.clients import OTHERS, ClientRegistry, client_name
     from fairsched.engines.serving.cluster import InProcess, LiveCluster, Processes, Recipe, WorkerStatus, split_roles
     from fairsched.engines.serving.executor import Executor, Sampling
     from fairsched.engines.serving.guard import (
@@ -51,10 +51,10 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BUDGET_MS", "OTHERS", "PHASES", "SEAT", "TWO_CLIENTS", "AdmissionCause", "AdmissionChoice", "AdmissionGuard",
+    "BUDGET_MS", "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionChoice", "AdmissionGuard",
     "Answer", "AsyncStream", "BlockKeys", "ClientLabels", "ClientRegistry", "ClusterMetrics", "Document", "Engine",
     "EngineMetrics", "EngineStoppedError", "EngineStore", "EventBus", "EventLog", "Executor", "InProcess",
-    "JournalError", "LiveCluster", "NoDecisionError", "Processes", "ProgramSeats", "Recipe", "RouterGuard", "Sample",
+    "JournalError", "LiveCluster", "NoDecisionError", "Processes", "Recipe", "RouterGuard", "Sample",
     "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore", "Tail", "Trial",
     "WorkerStatus", "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document",
     "promise_samples", "read_journal", "require_certificate", "resume", "serve", "split_roles", "step_samples",

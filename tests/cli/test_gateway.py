@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request as HttpRequest
@@ -17,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.gateway import CallError, alone, build, gateway_policy, read_config
+from fairsched.engines.gateway import build, gateway_policy, read_config
 from fairsched.engines.gateway.account import Account
 from fairsched.engines.gateway.config import hashed_key, reloaded
 from fairsched.engines.gateway.gateway import Gateway
@@ -68,7 +67,7 @@ def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_the_check_needs_no_other_extra(tmp_path: Path) -> None:
     """Where only the packages of its own extra are there; what a setting needs beyond them is one line."""
-    ours = ("jinja2", "matplotlib", "scipy", "cvc5", "z3", "grpc", "opentelemetry", "prometheus_client")
+    ours = ("jinja2", "matplotlib", "scipy", "cvc5", "z3", "grpc", "prometheus_client")
     metrics = f'metrics = true\nadmin_keys = ["{hashed_key("sk-admin-of-the-tests")}"]\n'
     for text, said in ((PLAIN, "deficit"), (metrics + PLAIN, "pip install 'fairsched[metrics]'")):
         code = (
@@ -109,7 +108,6 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     runs where nobody says it."""
     assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
     said = capsys.readouterr().out
-    assert "gets in: a caller with one of 2 API keys of 2 clients\nrefused with 401: any other caller\n" in said
     assert said.count("WARNING") == 1
     assert "WARNING: http://127.0.0.1:8000 gets up to 256 calls at once, and how many it runs is not known" in said
     path = written(tmp_path, PLAIN.replace("window_tokens", "window_requests = 4\nwindow_tokens"))
@@ -129,7 +127,6 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("weight = 4", 'organisation = "acme"', "there is no [organisation.acme]"),
         ("weight = 4", 'user = "ann"', "client.gold.user is a user of an organisation"),
         ("[client.gold]", "[organisation.acme]\n[client.gold]", 'policy = "fcfs+hierarchical"'),
-        ("[[server]]", 'state = "/nowhere/debts.json"\n[[server]]', "state: there is no folder /nowhere"),
         ("weight = 4", "weight = 0", "client.gold.weight: expected int >= 1, not 0"),
         (FREE, GOLD, "client.free.keys: one of its keys is also gold's"),
         (
@@ -138,12 +135,11 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
             "client.gold.keys: one of its keys is also in admin_keys",
         ),
         ("[[server]]", "status = true\n[[server]]", "admin_keys is missing: status and metrics name clients"),
-        ("[[server]]", 'cors_origins = ["x.org"]\n[[server]]', "origins like https://HOST, or \"*\", not 'x.org'"),
-        ("[[server]]", 'program_headers = ["x y"]\n[[server]]', "program_headers[0]: expected the name of a header"),
+        ("[[server]]", 'header = "x y"\n[[server]]', "header: expected the name of a header"),
         (
             "window_tokens = 1000",
             'window_tokens = 1\nhealth = "up"',
-            "server[0].health: expected a path like /health, or an empty text, not 'up'",
+            "server[0].health: expected a path like /health, or none, not 'up'",
         ),
         ("[client.gold]", '[[server]]\nurl = "http://127.0.0.1:8000"\nwindow_tokens = 1\n[client.gold]', "too: http"),
         ("[client.gold]", '[tls]\ncertificate = "a.pem"\n[client.gold]', "tls.key is missing"),
@@ -276,10 +272,10 @@ def test_organisations_have_a_bound_and_stay_where_they_are(tmp_path: Path, caps
 
 
 def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Path) -> None:
-    """A client that is taken out of the file has no key any more, and its debts stay its organisation's: while the
-    gateway serves, and through a restart.  It can come back there, and nowhere else."""
-    head = 'policy = "fcfs+hierarchical"\nstate = "{}"\n' + PLAIN + 'organisation = "acme"\n'
-    both = head.format(tmp_path / "debts.json") + "[organisation.acme]\nweight = 2\n[organisation.other]\n"
+    """A client that is taken out of the file has no key any more, and its debts stay its organisation's while
+    the gateway serves.  It can come back there, and nowhere else."""
+    head = 'policy = "fcfs+hierarchical"\n' + PLAIN + 'organisation = "acme"\n'
+    both = head + "[organisation.acme]\nweight = 2\n[organisation.other]\n"
     gone = both.replace(f'[client.free]\nkeys = ["{FREE}"]\norganisation = "acme"\n', "").replace("= 2", "= 3")
     path = written(tmp_path, both)
     built = built_from(path)
@@ -290,14 +286,6 @@ def test_a_client_of_an_organisation_may_go_and_stays_where_it_was(tmp_path: Pat
     assert not reload(built, path)
     assert built.config.clients.keys() == {"gold"}
     assert account_of(built).window.guard.set_aside is None
-    account_of(built).close()
-    written(tmp_path, gone)
-    again = built_from(path)
-    assert account_of(again).clients.all[1].place == (("acme", 3),)
-    account_of(again).close()
-    written(tmp_path, both.replace('organisation = "acme"', 'organisation = "other"'))
-    with pytest.raises(ConfigError, match="was in acme"):
-        built_from(path)
 
 
 def test_what_is_read_again_and_what_needs_a_restart(tmp_path: Path) -> None:
@@ -356,7 +344,7 @@ def test_servers_come_and_go_while_it_serves(tmp_path: Path) -> None:
     second = '[[server]]\nurl = "http://127.0.0.1:8001"\nwindow_tokens = 500\n'
     written(tmp_path, PLAIN.replace("window_tokens = 1000", 'window_tokens = 3000\napi_key = "sk"') + second)
     assert reload(gateway, path)
-    assert [(each.url, each.api_key) for each in account.upstreams()] == [
+    assert [(each.url, each.config.api_key) for each in account.upstreams()] == [
         ("http://127.0.0.1:8000", "sk"),
         ("http://127.0.0.1:8001", None),
     ]
@@ -378,19 +366,6 @@ def client_of(gateway: Gateway, key: str | None) -> str:
     """The name of the client of a call with this key."""
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     return account_of(gateway).client(gateway.names.of(headers)).name
-
-
-def test_unknown_clients_of_an_earlier_life_have_their_names(tmp_path: Path) -> None:
-    """A client that owes under a name of its own has it again after a restart; no new one takes the last name before
-    it."""
-    state = f'state = "{tmp_path / "debts.json"}"\n'
-    path = written(tmp_path, 'unknown_clients = "own"\n' + state + PLAIN + "[limits]\nclients = 3\n")
-    built = built_from(path)
-    name = client_of(built, "sk-1")
-    account_of(built).close()
-    again = built_from(path)
-    assert (client_of(again, "sk-2"), client_of(again, "sk-1")) == ("others", name)
-    account_of(again).close()
 
 
 def test_unknown_clients(tmp_path: Path) -> None:
@@ -421,35 +396,15 @@ def test_what_a_call_may_come_to(tmp_path: Path, body: dict[str, object], prompt
     assert (call.prompt_tokens, call.max_output_tokens) == (prompt, output)
 
 
-def test_a_tokenizer_counts_instead(tmp_path: Path) -> None:
-    """A function that is given counts texts."""
-    call = read_call(b'{"prompt": "one two", "max_tokens": 1}', read_config(written(tmp_path)), lambda text: 42)
-    assert call.prompt_tokens == 42
-    with pytest.raises(CallError):
-        read_call(b'{"prompt": "one two", "n": 0}', read_config(written(tmp_path)))
-
-
-def test_a_second_gateway_at_the_same_address_touches_no_debts(tmp_path: Path, refused: Refused) -> None:
-    """It is refused in one line, and the files of the one that serves stay as they are."""
+def test_a_second_gateway_at_the_same_address_touches_no_log(tmp_path: Path, refused: Refused) -> None:
+    """It is refused in one line, before it opens what the one that serves may be writing."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        state = f'state = "{tmp_path / "debts.json"}"\n'
-        path = written(tmp_path, state + PLAIN.replace("127.0.0.1:0", address))
-        built = built_from(path)
-        before = [each.read_bytes() for each in sorted(tmp_path.iterdir())]
-        assert f"listen: {address}" in refused("gateway", str(path))
-        assert [each.read_bytes() for each in sorted(tmp_path.iterdir())] == before
-        account_of(built).close()
-
-
-def test_debts_are_one_gateway_s(tmp_path: Path, refused: Refused) -> None:
-    """A second gateway with the same file of debts, at another address, is refused in one line; the file stays."""
-    path = written(tmp_path, f'state = "{tmp_path / "debts.json"}"\n' + PLAIN)
-    with alone(tmp_path / "debts.json") or nullcontext():
-        assert "another gateway is using" in refused("gateway", str(path))
-        assert not (tmp_path / "debts.json").exists()
-    with alone(tmp_path / "debts.json") or nullcontext():
-        pass
+        log = tmp_path / "calls.jsonl"
+        assert f"listen: {address}" in refused(
+            "gateway", str(written(tmp_path, PLAIN.replace("127.0.0.1:0", address))), "--log", str(log)
+        )
+        assert not log.exists()
 
 
 def test_a_process_serves_reads_again_and_drains(tmp_path: Path) -> None:

@@ -213,8 +213,8 @@ def next_steps(advice: Advice) -> list[str]:
     """Return what to do, the first first."""
     if advice.verdict == "gate":
         return [
-            "Next: fill in gateway.toml, and let `fairsched gateway gateway.toml --shadow` count what it would hold "
-            "back before it does; or give vllm.toml to vLLM.",
+            "Next: fill in gateway.toml, check it with `fairsched gateway gateway.toml --check`, and put it before the "
+            "server; or give vllm.toml to vLLM.",
         ]
     if advice.verdict == "capacity":
         return ["Next: `fairsched plan` says how many servers keep a target; a gate then keeps the shares."]
@@ -224,7 +224,10 @@ def next_steps(advice: Advice) -> list[str]:
     if advice.verdict == "unknown" and missing:
         return [f"Next: log {_listed(missing)}, and ask again."]
     if advice.verdict == "unknown":
-        return ["Next: run `fairsched gateway gateway.toml --shadow` before the server, and ask again with its log."]
+        return [
+            'Next: run `fairsched gateway gateway.toml --log calls.jsonl` with `policy = "fcfs"`, which holds the '
+            "order of arrival, before the server, and ask again with its log."
+        ]
     return ["Next: keep `fairsched audit --fail-on 'starved>0'` in CI on this log, so that it stays so."]
 
 

@@ -28,7 +28,7 @@ def gateway_toml(advice: Advice) -> str:
     lines = [
         "# Written by `fairsched advise`. Fill in the addresses and the keys, then:",
         "#   fairsched gateway gateway.toml --check",
-        "#   fairsched gateway gateway.toml --shadow --report shadow.json",
+        "#   fairsched gateway gateway.toml --log calls.jsonl",
         'listen = "127.0.0.1:8080"',
         f"policy = {json.dumps(advice.policy)}",
         f"quantum = {advice.quantum or QUANTUM}",

@@ -2,8 +2,6 @@
 
 After `place` a call ends with exactly one of `finish`, `cancel` and `give_back`.  These return at once.  `outcome` is
 what the end is counted as in the status.
-
-In shadow everything is forwarded at once as it came, and the window decides beside it what it would have done.
 """
 
 import asyncio
@@ -11,21 +9,22 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from fairsched.engines import serving
-from fairsched.engines.gateway.account.calls import Placed, PlaceRequest
-from fairsched.engines.gateway.account.quota import CallQuotas
+from fairsched.engines.gateway.account.quota import Budgets, Reservation
+from fairsched.engines.gateway.account.recorded import Recorded
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers import Failure, Fleet, Upstream
-from fairsched.engines.gateway.window import QueueShare, Shadow, Window, credit, waits
+from fairsched.engines.gateway.window import QueueShare, Window, credit, waits
 from fairsched.engines.gateway.window.leases import Store, leasing_of
-from fairsched.engines.serving import SEAT
 from fairsched.engines.settings import ConfigError
-from fairsched.model.request import GROUPS_MAX, Client
+from fairsched.model.request import Client
 from fairsched.policies.guarantees import NOTHING, SECOND_NS, Spent
 
 _log = logging.getLogger("fairsched.gateway")
@@ -39,26 +38,46 @@ TICK_SECONDS = 0.03
 its bytes."""
 
 
-class WindowLog(Protocol):
-    """A log of the window, which must know a client before events name it."""
+class PlaceRequest(msgspec.Struct, frozen=True):
+    """What a call wants of an account: a place for the client `name` within `wait_seconds`.
 
-    def client(self, client: Client) -> None:
-        """Make the next client."""
+    `declared`: the caller named the outputs itself; `avoid`: servers that failed it already; `quota_tokens`: what of
+    quotas its prompt reserves; `prompt_tokens_max`: what its prompt may be at most, where that is more.
+    """
 
-    def drain(self, window: Window) -> None:
-        """Write what remains to be written: no call is left."""
+    name: str
+    prompt_tokens: int
+    max_output_tokens: int
+    declared: bool = True
+    wait_seconds: float = 600.0
+    avoid: frozenset[int] = frozenset()
+    quota_tokens: int = 0
+    prompt_tokens_max: int = 0
 
-    def status(self) -> serving.Document:
-        """Return what the status says of it."""
+
+class Placed(msgspec.Struct, frozen=True):
+    """A call that may go: its number, where, its outputs at most, and headers that its caller is told."""
+
+    request_id: int
+    upstream: Upstream
+    max_output_tokens: int
+    headers: Mapping[str, str] = {}
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A call at a server: which one, its client, and what it holds of quotas."""
+
+    server: int
+    client: int
+    reserved: Reservation | None
 
 
 class Account:
     """An account of one event loop.
 
-    `window` has a server for each of the configuration's that is no name to look up, in order; `clients` are those of
-    an account before this one, whose debts the window goes on from.  A `LeasedWindow` has its credit from `store`
-    (`leasing_of`).  `logs` must know a client before events name it.
-    Budgets of quotas are in `quota_store`; in shadow there are none.
+    `window` has a server for each of the configuration's that is no name to look up, in order.  A `LeasedWindow` has
+    its credit from `store` (`leasing_of`).  `log` must know a client before events name it.
+    Budgets of quotas are in `quota_store`.
     """
 
     def __init__(
@@ -66,9 +85,7 @@ class Account:
         config: GatewayConfig,
         window: Window,
         *,
-        shadow: bool = False,
-        clients: Sequence[Client] = (),
-        logs: Sequence[WindowLog] = (),
+        log: Recorded | None = None,
         store: Store | None = None,
         quota_store: Store | None = None,
     ) -> None:
@@ -76,23 +93,20 @@ class Account:
         self.window = window
         self.outcomes: Counter[str] = Counter()
         self.retries = 0
-        self.shadow = Shadow(window) if shadow else None
-        self.quotas: CallQuotas | None = None
-        self._logs = logs
+        self.quotas: Budgets | None = None
+        self._log = log
         self._begun_ns = time.monotonic_ns()
         self._next_id = 0
         self._places: dict[int, asyncio.Future[int]] = {}
         self._usual_wait_ns = 0.0
         self._queue = QueueShare()
-        self._servers: dict[int, int] = {}
-        self.fleet = Fleet(config, window, self.now_ns, self.pump, shadow=shadow)
+        self._calls: dict[int, _Call] = {}
+        self._quota_tokens: Counter[tuple[int, str]] = Counter()
+        self._quota_labels = serving.ClientLabels(CLIENTS_SHOWN)
+        self.fleet = Fleet(config, window, self.now_ns, self.pump)
         self._produced: Counter[int] = Counter()
         self._ticking: asyncio.TimerHandle | None = None
         self._labels = serving.ClientLabels(CLIENTS_SHOWN)
-        self._seats = serving.ProgramSeats(
-            config.limits.programs_per_client, round(config.limits.program_seconds * SECOND_NS)
-        )
-        self._programs: dict[int, tuple[str, str]] = {}
         self._decided: Callable[[float], object] = lambda seconds: None
         self._registry: Any = None
         if config.metrics:
@@ -104,21 +118,16 @@ class Account:
             self._registry = CollectorRegistry()
             self._decided = decision_seconds(self._registry).labels(WORKER).observe
             Samples(self._registry).add(WORKER, self.samples)
-        self.clients = serving.ClientRegistry(known=clients)
-        for client in clients:
-            for log in logs:
-                log.client(client)
+        self.clients = serving.ClientRegistry()
         self.configure(config)
-        if quota_store is not None and not shadow:
-            self.quotas = CallQuotas(config, quota_store, serving.ClientLabels(CLIENTS_SHOWN), self.count)
-        self.leasing = leasing_of(
-            config.store, window, self.clients, self.pump, self.now_ns, store=store, shadow=shadow
-        )
+        if quota_store is not None:
+            self.quotas = Budgets(config, quota_store)
+        self.leasing = leasing_of(config.store, window, self.clients, self.pump, self.now_ns, store=store)
 
     def close(self) -> None:
         """Write what remains to be written: no call is left."""
-        for log in self._logs:
-            log.drain(self.window)
+        if self._log is not None:
+            self._log.drain(self.window)
 
     def now_ns(self) -> int:
         """Time since the start."""
@@ -136,32 +145,24 @@ class Account:
             _check_place(client, config)
         self.config = config
         before = tuple(self.clients.all)
-        seats = sum(SEAT in client.name for client in before)
-        self.clients.unknown_max = max(config.limits.clients - len(config.clients), 0) + seats
+        self.clients.unknown_max = max(config.limits.clients - len(config.clients), 0)
         self.clients.configure({name: client.weight for name, client in config.clients.items()})
         for client in tuple(self.clients.all):
             self._place_in_groups(client, before[client.id] if client.id < len(before) else None)
         self.fleet.configure(config)
         if self.quotas is not None:
-            self.quotas.budgets.configure(config)
+            self.quotas.configure(config)
 
     def _place_in_groups(self, client: Client, before: Client | None) -> None:
         """Put a client into its groups; the logs hear of a new one, and the window of all that is not plain."""
-        configured, caller = client.name in self.config.clients, self._caller(client)
+        configured = client.name in self.config.clients
         # What a new client's name says of it, its groups too, stays as it was however names are made later.
         known = configured or before is None
         groups = self.config.groups(client.name) if known else self.config.weighed(client.place)
-        weight = client.weight
-        if caller is not client and len(caller.place) < GROUPS_MAX:
-            groups = (*caller.place, (caller.name, caller.weight))
-        elif caller is not client:
-            # There is no room for one group more: programs of a user's clients are siblings.
-            groups, weight = caller.place, caller.weight
-        client = Client(client.id, client.name, weight, groups)
+        client = Client(client.id, client.name, client.weight, groups)
         self.clients.put(client)
-        if before is None:
-            for log in self._logs:
-                log.client(client)
+        if before is None and self._log is not None:
+            self._log.client(client)
         if client != (before or Client(client.id, client.name)):
             self.window.configure(client, self.now_ns())
 
@@ -172,27 +173,6 @@ class Account:
             self._place_in_groups(client, None)
         return client
 
-    def _account(self, client: Client, request_id: int, program: str) -> Client:
-        """Return whose account a call is charged to: its client's, or that of its program's seat."""
-        if not self.config.program_headers:
-            return client
-        self._programs[request_id] = (client.name, program)
-        name = f"{client.name}{SEAT}{self._seats.begin(client.name, program, self.now_ns())}"
-        if name not in self.clients and self.clients.unknown_max is not None:
-            # A seat takes no place among unknown clients.
-            self.clients.unknown_max += 1
-        return self.client(name)
-
-    def _leaves_seat(self, request_id: int) -> None:
-        """Tell that a call of a program has ended, if it has one."""
-        if (program := self._programs.pop(request_id, None)) is not None:
-            self._seats.end(*program, self.now_ns())
-
-    def _accounts_of(self, client: Client) -> list[Client]:
-        """Return the client with its programs' seats."""
-        seats = range(self._seats.made(client.name))
-        return [client, *(self.clients[f"{client.name}{SEAT}{seat}"] for seat in seats)]
-
     # --- a call -----------------------------------------------------------------------------------------------------
 
     async def place(self, wanted: PlaceRequest) -> Placed:
@@ -200,51 +180,49 @@ class Account:
 
         Raises `CallError` for a call that is too large, over a quota, of which too many wait, or that waited too long.
         """
-        if self.quotas is None or self._refusal(wanted) is not None:
-            return await self._place(wanted)
-        client = self.client(wanted.name)
-        wanted, reserved = await self.quotas.reserve(client, wanted, self.window.ample_outputs)
-        try:
-            placed = await self._place(wanted)
-        except BaseException:
-            self.quotas.give_back(reserved)
-            raise
-        return self.quotas.begin(placed, client.id, reserved)
-
-    def _refusal(self, wanted: PlaceRequest) -> str | None:
         # A call that declares nothing is given what fits.
-        return self.window.refuses(wanted.prompt_tokens, wanted.max_output_tokens if wanted.declared else 1)
-
-    async def _place(self, wanted: PlaceRequest) -> Placed:
-        refusal = self._refusal(wanted)
-        if refusal is not None and self.shadow is None:
+        refusal = self.window.refuses(wanted.prompt_tokens, wanted.max_output_tokens if wanted.declared else 1)
+        if refusal is not None:
             self.count("too large")
             raise CallError(413, refusal)
-        client = self.client(wanted.name)
-        places = self.fleet.allowed(client.id, wanted.avoid)
-        self._check_limits(client)
-        request_id = self._next_id
-        self._next_id += 1
-        client = self._account(client, request_id, wanted.program)
-        prompt_tokens, most = wanted.prompt_tokens, wanted.max_output_tokens
+        client, prompt_tokens, most = self.client(wanted.name), wanted.prompt_tokens, wanted.max_output_tokens
         if not wanted.declared:
             most = self.window.ample_outputs(client.id, prompt_tokens, most)
-        known = refusal is None
-        if known:
+        most, reserved = await self._reserve(client, wanted, most)
+        try:
+            places = self.fleet.allowed(client.id, wanted.avoid)
+            self._check_limits(client)
+            request_id = self._next_id
+            self._next_id += 1
             self.window.arrive(request_id, client.id, prompt_tokens, most, self.now_ns(), wanted.prompt_tokens_max)
             if self.leasing is not None:
                 self.leasing.arrived(client.id)
-        if self.shadow is not None:
-            server = self.shadow.forward(request_id, known)
-            self.pump()
-            self.shadow.arriving = None
-        else:
             if places is not None:
                 self.window.only(request_id, places)
             server = await self._wait(request_id, client, wanted.wait_seconds)
-        self._servers[request_id] = server
+        except BaseException:
+            if self.quotas is not None and reserved is not None:
+                self.quotas.end(reserved, NOTHING)
+            raise
+        self._calls[request_id] = _Call(server, client.id, reserved)
         self._tick_later()
-        return Placed(request_id, self.fleet.upstream(server), most)
+        return Placed(request_id, self.fleet.servers[server], most, {} if reserved is None else reserved.headers)
+
+    async def _reserve(self, client: Client, wanted: PlaceRequest, most: int) -> tuple[int, Reservation | None]:
+        """Reserve what a call of so many outputs may come to, and return these, made to fit where its caller leaves
+        them open.  Raises `CallError` (429) for a call over a quota."""
+        if self.quotas is None or not (quotas := self.quotas.quotas_of(client.name)):
+            return most, None
+        if not wanted.declared:
+            most = self.quotas.fitted(quotas, wanted.quota_tokens, most)
+        try:
+            return most, await self.quotas.reserve(client.name, wanted.quota_tokens + most, quotas)
+        except CallError:
+            self.count("over quota")
+            raise
+        except asyncio.CancelledError:
+            self.count("left")
+            raise
 
     async def _wait(self, request_id: int, client: Client, wait_seconds: float) -> int:
         place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -290,19 +268,14 @@ class Account:
 
     def _withdraw(self, request_id: int, outcome: str) -> None:
         self._queue.leave(request_id)
-        self._leaves_seat(request_id)
         self.window.withdraw(request_id, self.now_ns())
         self.count(outcome)
         self.pump()
 
     def _check_limits(self, client: Client) -> None:
         limits = self.config.limits
-        waiting = sum(self.window.waiting_of(account.id) for account in self._accounts_of(client))
-        most = limits.waiting_per_client
-        if self.shadow is not None:
-            if waiting >= most or self.window.waiting >= limits.waiting:
-                self.shadow.counts["limited"] += 1
-        elif waiting >= most:
+        waiting, most = self.window.waiting_of(client.id), limits.waiting_per_client
+        if waiting >= most:
             self.count("limited")
             raise CallError(429, f"{waiting} requests of yours wait, and {most} may", self._again_seconds)
 
@@ -320,9 +293,6 @@ class Account:
         if self.leasing is not None:
             self.leasing.pumped()
         for placement in placements:
-            if self.shadow is not None:
-                self.shadow.let_in(placement.request_id)
-                continue
             self._queue.leave(placement.request_id)
             place = self._places[placement.request_id]
             if not place.done():
@@ -342,16 +312,15 @@ class Account:
         self._ticking = None
         self._hand_over()
         self.window.charge(self.now_ns())
-        if self._servers:
+        if self._calls:
             self._tick_later()
 
     def _hand_over(self) -> None:
         """Tell the window of the outputs since the last time; a tick or an end charges them."""
         produced, self._produced = self._produced, Counter()
         for request_id, tokens in produced.items():
-            self.fleet.heard(self._servers[request_id])
-            if self.shadow is None or self.shadow.is_let_in(request_id):
-                self.window.produced(request_id, tokens, self.now_ns())
+            self.fleet.heard(self._calls[request_id].server)
+            self.window.produced(request_id, tokens, self.now_ns())
 
     def finish(
         self, request_id: int, computed_tokens: int | None, output_tokens: int | None, cached_tokens: int = 0
@@ -385,19 +354,17 @@ class Account:
         self.outcomes[outcome] += calls
 
     def _end(self, request_id: int, end: Callable[[int], object], outcome: str, spent: Spent | None) -> None:
-        """Tell the window of an end; in shadow the request may still wait there, and then it leaves."""
-        if self.quotas is not None:
-            self.quotas.end(request_id, spent)
+        """Tell the window of an end."""
         self._hand_over()
+        call = self._calls.pop(request_id)
+        if self.quotas is not None and call.reserved is not None:
+            self.quotas.end(call.reserved, spent)
+            charged = Spent(unsaid=call.reserved.tokens) if spent is None else spent
+            for kind, tokens in msgspec.structs.asdict(charged).items():
+                self._quota_tokens[call.client, kind] += tokens
         self.count(outcome)
         self.retries += outcome.startswith("tried again")
-        if self.shadow is not None and not self.shadow.is_let_in(request_id):
-            end = partial(self.window.cancel, request_id)
         end(self.now_ns())
-        self._leaves_seat(request_id)
-        del self._servers[request_id]
-        if self.shadow is not None:
-            self.shadow.leave(request_id)
         self.pump()
 
     # --- servers ----------------------------------------------------------------------------------------------------
@@ -412,7 +379,7 @@ class Account:
                     group.create_task(self.leasing.run())
         finally:
             if self.quotas is not None:
-                await self.quotas.budgets.close()
+                await self.quotas.close()
 
     def upstreams(self) -> tuple[Upstream, ...]:
         """Return the servers that take calls."""
@@ -435,52 +402,29 @@ class Account:
     async def status(self) -> serving.Document:
         """Return plain JSON values: service by client, the gap against its bound, servers, ends."""
         document = self.document()
-        return document if self.quotas is None else {**document, "quota": self.quotas.budgets.status()}
+        return document if self.quotas is None else {**document, "quota": self.quotas.status()}
 
     def document(self) -> serving.Document:
         """Return the status as it is now."""
         said, window = self.window.status(self.clients.all), self.window
         gives_none = self.leasing is not None and self.leasing.gives_none
-        callers = [Client(client.id, self._caller(client).name) for client in self.clients.all]
         document: serving.Document = {
             **said,
-            "clients": self._by_caller(said["clients"]),
-            "waits": waits(window, callers, self.now_ns(), store_away=gives_none),
-            # A client with programs is charged by those.
-            "credit": credit(
-                window, [each for each in callers if not self._seats.made(self.clients.all[each.id].name)]
-            ),
+            "waits": waits(window, self.clients.all, self.now_ns(), store_away=gives_none),
+            "credit": credit(window, self.clients.all),
             "servers": self.fleet.status(),
             "outcomes": dict(sorted(self.outcomes.items())),
             "retries": self.retries,
         }
-        for log in self._logs:
-            document |= log.status()
+        if self._log is not None:
+            document |= self._log.status()
         if self.leasing is not None:
             document["store"] = self.leasing.status()
-        if self.shadow is not None:
-            document["shadow"] = dict(sorted(self.shadow.counts.items()))
         return document
-
-    def _by_caller(self, clients: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-        """Return what is told of clients with what is told of programs' seats in that of their clients."""
-        told: dict[str, dict[str, int]] = {}
-        for client in self.clients.all:
-            name, said = self._caller(client).name, dict(clients[client.name])
-            if name in told:
-                del said["weight"]
-                said = told[name] | {key: told[name][key] + value for key, value in said.items()}
-            told[name] = said
-        return told
-
-    def _caller(self, client: Client) -> Client:
-        """Return the client that a seat is of, or the client itself."""
-        name, seat, _ = client.name.rpartition(SEAT) if self.config.program_headers else ("", "", "")
-        return self.clients[name] if seat else client
 
     async def usage(self) -> serving.Document:
         """Return plain JSON values: what clients, users and organisations used, and their quotas; empty without."""
-        return {} if self.quotas is None else await self.quotas.budgets.usage()
+        return {} if self.quotas is None else await self.quotas.usage()
 
     async def metrics(self) -> bytes:
         """Return the metrics in the text format of Prometheus."""
@@ -493,17 +437,18 @@ class Account:
     def samples(self) -> Iterator[serving.Sample]:
         """Yield the samples for Prometheus; prompts are counted as they are charged."""
         window, usage = self.window, self.window.usage
-        tokens = Counter[tuple[int, str]]()
-        for phase, counts in (("prefill", usage.prompt_tokens), ("decode", usage.output_tokens)):
-            for account, count in counts.items():
-                tokens[self._caller(self.clients.all[account]).id, phase] += count
+        tokens = {(client, "prefill"): count for client, count in usage.prompt_tokens.items()}
+        tokens |= {(client, "decode"): count for client, count in usage.output_tokens.items()}
         yield from self._labels.samples(tokens, lambda client: self.clients.all[client].name)
         if usage.monitor is not None:
             yield from serving.promise_samples(usage.monitor, usage.monitor.report())
         if self.leasing is not None:
             yield from self.leasing.samples()
         if self.quotas is not None:
-            yield from self.quotas.samples(lambda client: self.clients.all[client].name)
+            yield from self.quotas.samples()
+            used = {key: count for key, count in self._quota_tokens.items() if count}
+            for _, labels, count in self._quota_labels.samples(used, lambda client: self.clients.all[client].name):
+                yield "quota_tokens_total", {"client": labels["client"], "kind": labels["phase"]}, count
         for outcome, count in sorted(self.outcomes.items()):
             yield "requests_total", {"outcome": outcome}, count
         yield "retries_total", {}, self.retries

@@ -17,18 +17,16 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
 import msgspec
 
-from fairsched.engines.gateway.account.calls import Placed, PlaceRequest
 from fairsched.engines.gateway.config import EACH_OTHER, GatewayConfig, QuotaConfig
 from fairsched.engines.gateway.openai import INSUFFICIENT, CallError
 from fairsched.engines.gateway.window.leases import MemoryStore, Store, StoreError, open_store
-from fairsched.engines.serving import ClientLabels, Document, Sample
-from fairsched.model.request import Client
+from fairsched.engines.serving import Document, Sample
 from fairsched.policies.guarantees import (
     NOTHING,
     SECOND_NS,
@@ -132,6 +130,12 @@ class Budgets:
         return {name: _quota(each) for name, each in found.items() if each is not None}
 
     # --- a call -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def fitted(quotas: Mapping[str, Quota], prompt_tokens: int, max_output_tokens: int) -> int:
+        """Return how many outputs a call may have whose caller leaves that open: what fits into every quota."""
+        least = min((each.least for each in quotas.values() if each.least is not None), default=None)
+        return max_output_tokens if least is None else max(min(max_output_tokens, least - prompt_tokens), 1)
 
     async def reserve(self, client: str, tokens: int, quotas: Mapping[str, Quota]) -> Reservation | None:
         """Reserve so many tokens; None where calls pass while the store is away.
@@ -368,74 +372,7 @@ def _decoded(value: bytes, kind: type[T]) -> T:
         raise StoreError(f"the budgets there cannot be read: {error}") from None
 
 
-# --- calls of an account --------------------------------------------------------------------------------------------
-
-
 def quota_store(config: GatewayConfig) -> Store:
     """Return where a configuration says that budgets are.  Raises `ConfigError` for an address that cannot be used."""
     address = None if config.quota is None else config.quota.store or config.store
     return MemoryStore() if address is None else open_store(address)
-
-
-class CallQuotas:
-    """The quotas of a configuration, whose budgets are in `store`; `count` counts calls that they end by outcome."""
-
-    def __init__(
-        self, config: GatewayConfig, store: Store, labels: ClientLabels, count: Callable[[str], object]
-    ) -> None:
-        self.budgets = Budgets(config, store)
-        self._count = count
-        self._reserved: dict[int, tuple[int, Reservation]] = {}
-        self._tokens: Counter[tuple[int, str]] = Counter()
-        self._labels = labels
-
-    async def reserve(
-        self, client: Client, wanted: PlaceRequest, ample_outputs: Callable[[int, int, int], int]
-    ) -> tuple[PlaceRequest, Reservation | None]:
-        """Reserve what a call may come to, and return it with its limit of outputs, which is made to fit where its
-        caller leaves it open.  Raises `CallError` (429) for a call over a quota."""
-        quotas = self.budgets.quotas_of(client.name)
-        if not quotas:
-            return wanted, None
-        if not wanted.declared:
-            most = ample_outputs(client.id, wanted.prompt_tokens, wanted.max_output_tokens)
-            least = min((each.least for each in quotas.values() if each.least is not None), default=None)
-            most = most if least is None else max(min(most, least - wanted.quota_tokens), 1)
-            wanted = msgspec.structs.replace(wanted, max_output_tokens=most, declared=True)
-        try:
-            tokens = wanted.quota_tokens + wanted.max_output_tokens
-            return wanted, await self.budgets.reserve(client.name, tokens, quotas)
-        except CallError:
-            self._count("over quota")
-            raise
-        except asyncio.CancelledError:
-            self._count("left")
-            raise
-
-    def give_back(self, reserved: Reservation | None) -> None:
-        """End what a call had reserved that got no place."""
-        if reserved is not None:
-            self.budgets.end(reserved, NOTHING)
-
-    def begin(self, placed: Placed, client: int, reserved: Reservation | None) -> Placed:
-        """Keep what a call has reserved until it ends, and return its place with what its caller is told of quotas."""
-        if reserved is None:
-            return placed
-        self._reserved[placed.request_id] = (client, reserved)
-        return msgspec.structs.replace(placed, headers=dict(reserved.headers))
-
-    def end(self, request_id: int, spent: Spent | None) -> None:
-        """Charge a call what it used; None: the server does not say all of it, and it is charged whole."""
-        client, reserved = self._reserved.pop(request_id, (0, None))
-        if reserved is None:
-            return
-        self.budgets.end(reserved, spent)
-        for kind, tokens in msgspec.structs.asdict(Spent(unsaid=reserved.tokens) if spent is None else spent).items():
-            if tokens:
-                self._tokens[client, kind] += tokens
-
-    def samples(self, name_of: Callable[[int], str]) -> Iterator[Sample]:
-        """Yield the samples for Prometheus."""
-        yield from self.budgets.samples()
-        for _, labels, count in self._labels.samples(self._tokens, name_of):
-            yield "quota_tokens_total", {"client": labels["client"], "kind": labels["phase"]}, count

@@ -1,12 +1,12 @@
 """Who calls: by key, token, certificate or the header of a proxy. Read `names` first, then `tokens`.
 
-`access` says of a configuration who gets in, and what in it lets any caller in.
+`access` says what in a configuration lets any caller in.
 """
 
-from fairsched.engines.gateway.identity.access import access_lines, access_warnings
+from fairsched.engines.gateway.identity.access import access_warnings
 from fairsched.engines.gateway.identity.names import NO_PEER, CallerNames, Peer, told_name
 from fairsched.engines.gateway.identity.tokens import Issuer, UnknownKeyError
 
 __all__ = [
-    "NO_PEER", "CallerNames", "Issuer", "Peer", "UnknownKeyError", "access_lines", "access_warnings", "told_name"
+    "NO_PEER", "CallerNames", "Issuer", "Peer", "UnknownKeyError", "access_warnings", "told_name"
 ]  # fmt: skip

@@ -1,30 +1,10 @@
-"""Who gets in by a configuration, in plain words, and what in it lets any caller in, or gives credit away."""
+"""What in a configuration lets any caller in, or gives credit away."""
 
 from collections.abc import Iterator
 from ipaddress import collapse_addresses, ip_address
 from urllib.parse import urlsplit
 
-from fairsched.engines.gateway.config import GatewayConfig, StoreConfig, Way, is_url, networks
-
-_UNLISTED = {
-    "reject": "any other is refused",
-    "own": "any other is a client of its own",
-    "together": "all others are one client",
-}
-
-
-def access_lines(config: GatewayConfig) -> list[str]:
-    """Return who gets in, by which way, a line each; `access_warnings` says what of it is dangerous."""
-    said = {"key": _keys, "header": _header, "jwt": _tokens, "certificate": _certificates}
-    lines = [f"gets in: {said[way](config)}" for way in config.ways]
-    if len(lines) > 1:
-        lines.append("the first of these of which a call has something decides")
-    if config.unknown_clients == "reject":
-        lines.append("refused with 401: any other caller")
-    if config.status or config.metrics:
-        paths = " and ".join(filter(None, ("status" * config.status, "metrics" * config.metrics)))
-        lines.append(f"{paths}: callers with one of {_count(len(config.admin_keys), 'admin key')}")
-    return lines
+from fairsched.engines.gateway.config import GatewayConfig, StoreConfig, networks
 
 
 def access_warnings(config: GatewayConfig) -> list[str]:
@@ -71,47 +51,3 @@ def _store_warnings(store: StoreConfig) -> Iterator[str]:
 
 def _is_here(url: str) -> bool:
     return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
-
-
-def _keys(config: GatewayConfig) -> str:
-    clients = [client for client in config.clients.values() if client.keys]
-    keys = _count(sum(len(client.keys) for client in clients), "API key")
-    return f"a caller with one of {keys} of {_count(len(clients), 'client')}"
-
-
-def _header(config: GatewayConfig) -> str:
-    if not config.header_from:
-        return f"every caller, as the client that its header {config.header} names"
-    where = ", ".join(config.header_from)
-    unlisted = _UNLISTED[config.verified_clients]
-    return f"a caller from {where}, as the client that the header {config.header} names; {unlisted}"
-
-
-def _tokens(config: GatewayConfig) -> str:
-    jwt = config.jwt
-    assert jwt is not None
-    source = "the URL" if is_url(jwt.jwks) else "the file"
-    places = [claim for claim in (jwt.organisation_claim, jwt.user_claim) if claim is not None]
-    belongs = f", below {' and '.join(places)}" if places else ""
-    return (
-        f"a caller with a token of {jwt.issuer} for {jwt.audience} ({', '.join(jwt.algorithms)}; keys from {source} "
-        f"{jwt.jwks}), as the client that the claim {jwt.client_claim} names{belongs}; {_listed(config, 'jwt')}"
-    )
-
-
-def _certificates(config: GatewayConfig) -> str:
-    tls = config.tls
-    assert tls is not None
-    return (
-        f"a caller with a certificate that an authority in {tls.client_ca} signed, as the client that its "
-        f"{tls.client_name} names; {_listed(config, 'certificate')}"
-    )
-
-
-def _listed(config: GatewayConfig, way: Way) -> str:
-    count = sum(name.startswith(way) for name in config.listed)
-    return f"{_count(count, 'name')} of the file, {_UNLISTED[config.verified_clients]}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -171,20 +171,6 @@ class CallerNames:
         # A key must not be seen in a report, and no unknown client may take the name of a configured one.
         return f"{UNKNOWN_PREFIX}{hashlib.sha256(_bytes(mark)).hexdigest()[:16]}"
 
-    # --- what else headers say --------------------------------------------------------------------------------------
-
-    def program_of(self, headers: Mapping[str, str]) -> str:
-        """Return what names the program of a call, empty if nothing does.  Raises `CallError` (400) for two at once.
-
-        A caller names programs as it likes: they share what its client gets.
-        """
-        for entry in self._config.program_headers:
-            kind = entry.lower()
-            for header in gateway_config.PROGRAM_PRESETS.get(kind, (kind,)):
-                if mark := _only(headers, header).strip():
-                    return hashlib.sha256(_bytes(f"{kind}:{mark}")).hexdigest()[:16]
-        return ""
-
     def check_admin(self, headers: Mapping[str, str]) -> None:
         """Raise `CallError` (401) for a caller that may not see status and metrics."""
         if gateway_config.hashed_key(key_of(headers)) not in self._admins:

@@ -29,6 +29,16 @@ FETCH_SECONDS = 5.0
 """A URL that has not answered by then is away."""
 
 
+_WHY = {
+    "InvalidSignatureError": "the token's signature is wrong",
+    "ExpiredSignatureError": "the token has expired",
+    "ImmatureSignatureError": "the token is not valid yet",
+    "InvalidIssuerError": "the token is of another issuer",
+    "InvalidAudienceError": "the token is for another audience",
+}
+"""What is wrong with a token, by PyJWT's exceptions."""
+
+
 class UnknownKeyError(CallError):
     """No key that is here made the token's signature; reading the keys again may bring it."""
 
@@ -69,7 +79,10 @@ class Issuer:
         """Read a file of keys again, and let a URL be read again at the next unknown key."""
         self._next = -float("inf")
         if not is_url(self._config.jwks):
-            self._attempt(lambda: self._take(self._read()))
+            try:
+                self._take(self._read())
+            except ConfigError as error:
+                _log.warning("the keys of %s stay as they were: %s", self._config.issuer, error)
 
     async def run(self) -> None:
         """Read the keys of a URL now and then, until cancelled."""
@@ -99,16 +112,8 @@ class Issuer:
 
     async def _fetch(self) -> None:
         try:
-            document = await self._download() if is_url(self._config.jwks) else self._read()
+            self._take(await self._download() if is_url(self._config.jwks) else self._read())
         except (OSError, ValueError) as error:
-            _log.warning("the keys of %s stay as they were: %s", self._config.issuer, error)
-            return
-        self._attempt(lambda: self._take(document))
-
-    def _attempt(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except ConfigError as error:
             _log.warning("the keys of %s stay as they were: %s", self._config.issuer, error)
 
     def _read(self) -> bytes:
@@ -121,9 +126,8 @@ class Issuer:
         """Return the document at the URL.  Raises `OSError`, `ValueError`."""
         import aiohttp
 
-        body, config = bytearray(), self._config
+        config, timeout = self._config, aiohttp.ClientTimeout(total=FETCH_SECONDS)
         tls = True if config.ca is None else server_context(config.ca)
-        timeout = aiohttp.ClientTimeout(total=FETCH_SECONDS)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as http,
@@ -131,15 +135,14 @@ class Issuer:
             ):
                 if answer.status != 200:
                     raise ValueError(f"{config.jwks}: HTTP {answer.status}")
+                body = bytearray()
                 async for chunk in answer.content.iter_any():
                     body += chunk
                     if len(body) > KEYS_BYTES_MAX:
                         raise ValueError(f"{config.jwks}: more than {KEYS_BYTES_MAX} bytes")
-        except aiohttp.ClientError as error:
+                return bytes(body)
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise ValueError(f"{config.jwks}: {type(error).__name__}: {error}") from None
-        except TimeoutError:
-            raise ValueError(f"{config.jwks}: no answer in {FETCH_SECONDS:g} s") from None
-        return bytes(body)
 
     def _take(self, document: bytes) -> None:
         """Have the keys of a document from now on.  Raises `ConfigError` for one without any that can be used."""
@@ -200,11 +203,10 @@ class Issuer:
 
     def _verified(self, token: str, keys: list[_Key], algorithm: str) -> Mapping[str, object]:
         """Return what a token says that one of these keys has signed.  Raises `CallError` (401)."""
-        jwt, config = self._jwt, self._config
-        why = ""
+        config, why = self._config, ""
         for key in keys:
             try:
-                claims: Mapping[str, object] = jwt.decode(
+                claims: Mapping[str, object] = self._jwt.decode(
                     token,
                     key.public,
                     algorithms=[algorithm],
@@ -214,18 +216,8 @@ class Issuer:
                     options={"require": ["exp", "iss", "aud"]},
                 )
                 return claims
-            except jwt.InvalidSignatureError:
-                why = "the token's signature is wrong"
-            except jwt.ExpiredSignatureError:
-                raise CallError(401, "the token has expired") from None
-            except jwt.ImmatureSignatureError:
-                raise CallError(401, "the token is not valid yet") from None
-            except jwt.InvalidIssuerError:
-                raise CallError(401, "the token is of another issuer") from None
-            except jwt.InvalidAudienceError:
-                raise CallError(401, "the token is for another audience") from None
-            except jwt.MissingRequiredClaimError as error:
-                raise CallError(401, f"the token has no claim {error.claim}") from None
-            except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
-                why = "the token cannot be used"
+            except (self._jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+                why = _WHY.get(type(error).__name__, "the token cannot be used")
+                if isinstance(error, self._jwt.MissingRequiredClaimError):
+                    why = f"the token has no claim {error.claim}"
         raise CallError(401, why)

@@ -6,7 +6,6 @@ Read `endpoints` first: what the gateway serves, as data.  `calls` reads a body,
 
 from fairsched.engines.gateway.openai.calls import (
     ForwardedCall,
-    Tokenizer,
     has_prompt,
     read_call,
     shown,
@@ -17,10 +16,8 @@ from fairsched.engines.gateway.openai.endpoints import BY_PATH, GATED, MODELS, E
 from fairsched.engines.gateway.openai.errors import (
     INSUFFICIENT,
     CallError,
-    cors_headers,
     error_document,
     error_event,
-    preflight_headers,
     said_error,
 )
 from fairsched.engines.gateway.openai.streams import (
@@ -33,7 +30,7 @@ from fairsched.engines.gateway.openai.streams import (
 )
 
 __all__ = [
-    "BY_PATH", "GATED", "INSUFFICIENT", "MODELS", "CallError", "Endpoint", "ForwardedCall", "StreamReader", "Tokenizer",
-    "UnreadableReader", "Usage", "WholeReader", "cors_headers", "error_document", "error_event", "has_prompt",
-    "preflight_headers", "read_call", "said_error", "shown", "sized", "unpacked", "usage_of", "with_fields"
+    "BY_PATH", "GATED", "INSUFFICIENT", "MODELS", "CallError", "Endpoint", "ForwardedCall", "StreamReader",
+    "UnreadableReader", "Usage", "WholeReader", "error_document", "error_event", "has_prompt",
+    "read_call", "said_error", "shown", "sized", "unpacked", "usage_of", "with_fields"
 ]  # fmt: skip

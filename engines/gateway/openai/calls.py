@@ -8,14 +8,14 @@ Before a call is forwarded a prompt's tokens are estimated from its text: the by
 compact JSON in UTF-8, divided by `bytes_per_token` and rounded up; a list of token ids counts as it is.  No token of a
 byte-level vocabulary is shorter than a byte, so for text the truth is at most `bytes_per_token` times the estimate.
 An image, a sound or a film is `media_tokens`, however many bytes its data URL has; what the server says of it stands in
-the end.  A `Tokenizer` that is given counts text instead.  Outputs are what the caller declares at most, times `n`, for
+the end.  Outputs are what the caller declares at most, times `n`, for
 each of its prompts.
 
 Bytes that need no change go on as they came.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -38,8 +38,6 @@ COMPACT_BYTES_MAX = 1 << 16
 """Of a longer field spaces count, too."""
 OPTIONS_BYTES_MAX = 4096
 """Longest `stream_options`."""
-Tokenizer = Callable[[str], int]
-"""How many tokens a text has."""
 
 _MEDIA = {
     "image_url": "image_url",
@@ -126,9 +124,7 @@ class ForwardedCall:
         return WholeReader(self.max_output_tokens if self.endpoint.generates else 0, bytes_per_token)
 
 
-def read_call(
-    raw: bytes, config: GatewayConfig, tokenizer: Tokenizer | None = None, endpoint: Endpoint | None = None
-) -> ForwardedCall:
+def read_call(raw: bytes, config: GatewayConfig, endpoint: Endpoint | None = None) -> ForwardedCall:
     """Return the call in a body.  Raises `CallError` (400) for what is none.
 
     Without an endpoint a call with a prompt is like a completion, and any other a chat.
@@ -137,7 +133,7 @@ def read_call(
     hides, quota_tokens, options = False, 0, None
     try:
         fields, endpoint = _fields(raw, endpoint)
-        counter = _Counter(config.bytes_per_token, tokenizer, config.media_tokens, config.media_tokens_max)
+        counter = _Counter(config.bytes_per_token, config.media_tokens, config.media_tokens_max)
         size = _size(fields, endpoint, counter, config.default_output_tokens)
         if config.quota is not None:
             quota_tokens = _quota_tokens(fields, config, config.quota, endpoint, size)
@@ -286,7 +282,7 @@ def sized(raw: bytes, bytes_per_token: int, default_output_tokens: int) -> CallS
     O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none.
     """
     fields, endpoint = _fields(raw, None)
-    return _size(fields, endpoint, _Counter(bytes_per_token, None, MEDIA_TOKENS), default_output_tokens)
+    return _size(fields, endpoint, _Counter(bytes_per_token, MEDIA_TOKENS), default_output_tokens)
 
 
 def _size(fields: Any, endpoint: Endpoint, counter: "_Counter", default_output_tokens: int) -> CallSize:
@@ -339,10 +335,9 @@ def _items(value: msgspec.Raw) -> int:
 
 @attrs.define
 class _Counter:
-    """What fields come to: bytes of text or what a tokenizer says of it, token ids, and media."""
+    """What fields come to: bytes of text, token ids, and media."""
 
     bytes_per_token: int
-    tokenizer: Tokenizer | None
     media_tokens: int
     media_tokens_max: int = MEDIA_TOKENS_MAX
 
@@ -363,9 +358,6 @@ class _Counter:
                 counted += len(media) * self.media_tokens
                 most += len(media) * max(self.media_tokens_max, self.media_tokens)
                 texts.append(_without(text, media))
-        if self.tokenizer is not None:
-            tokens = sum(self.tokenizer(text.decode()) for text in texts)
-            return counted + tokens, most + tokens
         # An escape of six bytes stands for three at most.
         size = sum(len(text) - 3 * _plain(text).count(b"\\u") for text in texts)
         return counted - (-size // self.bytes_per_token), most + size
@@ -424,6 +416,6 @@ def _quota_tokens(fields: Any, config: GatewayConfig, quota: QuotasConfig, endpo
 
     A limit that the gateway makes for several answers together is at least 1 for each of them.
     """
-    counter = _Counter(quota.bytes_per_token, None, config.media_tokens)
+    counter = _Counter(quota.bytes_per_token, config.media_tokens)
     tokens = _prompt_tokens(fields, endpoint, counter)[0] + quota.template_tokens
     return tokens if size.declared else tokens + size.answers - 1

@@ -1,6 +1,6 @@
-"""What a caller sees of a refusal: OpenAI's errors, Anthropic's at its endpoint, error events of a stream, CORS."""
+"""What a caller sees of a refusal: OpenAI's errors, Anthropic's at its endpoint, error events of a stream."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -31,8 +31,6 @@ _ANTHROPIC = {
 }
 INSUFFICIENT = "insufficient_quota"
 """Type and code of a call that no quota of its caller will ever have room for."""
-CORS_SECONDS = 600
-"""How long a browser may remember a preflight."""
 
 
 class CallError(Exception):
@@ -88,24 +86,3 @@ def error_event(message: str, form: Form, status: int = 502) -> bytes:
     if form == "responses":
         document = {"type": "error", "code": "server_error", "message": message, "param": None, "sequence_number": 0}
     return b"event: error\ndata: " + msgspec.json.encode(document) + b"\n\n"
-
-
-def cors_headers(origins: Iterable[str], origin: str | None) -> dict[str, str]:
-    """Return what an answer says to a browser, for pages of these origins (`*`: of all); empty for any other."""
-    if origin is None or not {origin, "*"} & set(origins):
-        return {}
-    return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
-
-
-def preflight_headers(origins: Iterable[str], origin: str | None, asked: str | None, method: str) -> dict[str, str]:
-    """Return the answer to a browser that asks before it calls: `asked` are the headers that it wants to send.
-
-    A key goes in `Authorization`, which no wildcard covers, so the headers are named back.
-    """
-    found = cors_headers(origins, origin)
-    if not found:
-        return {}
-    headers = {"Access-Control-Allow-Methods": method, "Access-Control-Max-Age": str(CORS_SECONDS)}
-    if asked:
-        headers["Access-Control-Allow-Headers"] = asked
-    return {**found, **headers}

@@ -3,10 +3,10 @@
 
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
 from fairsched.engines.gateway.server.process import (
-    Recorded,
     build,
     build_account,
     listening,
+    log_to_stderr,
     loop_factory,
     reload,
     serve,
@@ -14,6 +14,6 @@ from fairsched.engines.gateway.server.process import (
 from fairsched.engines.gateway.server.processes import UNEXPLAINED, Spec, supervise
 
 __all__ = [
-    "UNEXPLAINED", "Connections", "Recorded", "Spec", "build", "build_account", "listening",
+    "UNEXPLAINED", "Connections", "Spec", "build", "build_account", "listening", "log_to_stderr",
     "loop_factory", "processes", "reload", "serve", "sockets_at", "supervise"
 ]  # fmt: skip

@@ -15,22 +15,18 @@ import attrs
 import msgspec
 
 from fairsched.engines.files import write_whole
-from fairsched.engines.gateway.account import Account, quota_store
+from fairsched.engines.gateway.account import Account, Recorded, quota_store
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.config import GatewayConfig, read_config, reloaded
 from fairsched.engines.gateway.gateway import Gateway
 from fairsched.engines.gateway.identity import access_warnings
-from fairsched.engines.gateway.openai import Tokenizer
 from fairsched.engines.gateway.policy import window_router, window_terms
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
-from fairsched.engines.gateway.state_store import UsageStore
 from fairsched.engines.gateway.tls import check_files, tls_context
 from fairsched.engines.gateway.window import LeasedWindow, Share, Window
 from fairsched.engines.gateway.window.leases import Store
-from fairsched.engines.serving import Document, EventBus, ServingLog
+from fairsched.engines.serving import ServingLog
 from fairsched.engines.settings import ConfigError
-from fairsched.model.events import Arrived, Event
-from fairsched.model.request import Client, Job
 from fairsched.policies.gates import AnyLeasedGate, Terms
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
@@ -38,57 +34,22 @@ from fairsched.policies.registry import parameters
 _log = logging.getLogger("fairsched.gateway")
 
 
-class Recorded:
-    """A listener of the window that writes its event log, which `fairsched audit` reads.
-
-    The window is the log's one worker.  A log that cannot be written any more stops, and the gateway serves on.
-    """
-
-    def __init__(self, log: ServingLog) -> None:
-        self._log = log
-        self._bus = EventBus(log, ())
-
-    def client(self, client: Client) -> None:
-        """Define the next client."""
-        self._bus.client(client)
-
-    def record(self, event: Event) -> None:
-        """Write the window's next event."""
-        if isinstance(event, Arrived):
-            self._bus.request(Job(event.request, event.request.max_output_tokens))
-        self._bus.tell([event])
-
-    def status(self) -> Document:
-        """Return whether events are still written."""
-        return {"log": {"written": self._bus.log is not None}}
-
-    def drain(self, window: Window) -> None:
-        """Write the last line; without it, as where the policy was set aside, the log is an interrupted one."""
-        if window.guard.set_aside is None and self._bus.log is not None:
-            self._log.complete(window.guard.state)
-        else:
-            self._log.close()
-
-
 def build(
     config: GatewayConfig,
     policy: ComposedPolicy,
     *,
-    shadow: bool = False,
-    tokenizer: Tokenizer | None = None,
     log: Path | None = None,
     budgets: Store | None = None,
 ) -> Gateway:
     """Return a gateway of one process (`build_account`)."""
-    account = build_account(config, policy, shadow=shadow, log=log, budgets=budgets)
-    return Gateway(config, account, shadow=shadow, tokenizer=tokenizer)
+    account = build_account(config, policy, log=log, budgets=budgets)
+    return Gateway(config, account)
 
 
 def build_account(
     config: GatewayConfig,
     policy: ComposedPolicy,
     *,
-    shadow: bool = False,
     log: Path | None = None,
     clock: Callable[[], int] = time.time_ns,
     store: Store | None = None,
@@ -99,34 +60,23 @@ def build_account(
 
     `store` and `budgets` are used instead of those that the configuration names for leases and for quotas, if it does.
     `log` is the file of its event log, which says when it began by `clock`, in nanoseconds since 1970.  Raises
-    `ConfigError` for debts that cannot be gone on from, and `OSError` where they cannot be kept.
+    `OSError` where that cannot be written.
     """
     shares = [Share(server.window_tokens, server.window_requests) for server in config.servers if not server.resolve]
-    debts = None if config.state is None else UsageStore(Path(config.state), policy)
-    state = None if debts is None else debts.state
-    logs: list[UsageStore | Recorded] = [] if debts is None else [debts]
-    if log is not None:
-        logs.append(Recorded(_begun_log(log, config, policy, state, clock())))
-    listeners = [each.record for each in logs]
+    recorded = None if log is None else Recorded(_begun_log(log, config, policy, clock()))
+    listeners = [] if recorded is None else [recorded.record]
     kind: Any = Window if config.store is None else LeasedWindow
     terms, router = window_terms(config), window_router(config.router)
-    account = Account(
+    return Account(
         config,
-        kind(policy, router, shares, listeners, state, terms, config.decision_budget_ms),
-        shadow=shadow,
-        clients=() if debts is None else tuple(debts.clients.values()),
-        logs=logs,
+        kind(policy, router, shares, listeners, None, terms, config.decision_budget_ms),
+        log=recorded,
         store=store,
         quota_store=None if config.quota is None else budgets or quota_store(config),
     )
-    if debts is not None:
-        # Last, so that files of debts that cannot be gone on from stay as they are.
-        debts.begin(account.window)
-    return account
 
 
-def _begun_log(path: Path, config: GatewayConfig, policy: ComposedPolicy, state: Any, begun_ns: int) -> ServingLog:
-    document = None if state is None else policy.state_to_json(state)
+def _begun_log(path: Path, config: GatewayConfig, policy: ComposedPolicy, begun_ns: int) -> ServingLog:
     lease = None
     if isinstance(policy.gate, AnyLeasedGate):
         lease = Terms(policy.gate.lease, policy.gate.holders)
@@ -142,7 +92,6 @@ def _begun_log(path: Path, config: GatewayConfig, policy: ComposedPolicy, state:
         name="gateway",
         windows=windows,
         terms=window_terms(config),
-        state=document,
         lease=lease,
         begun_ns=begun_ns,
     )
@@ -162,6 +111,12 @@ def reload(gateway: Gateway, path: Path, read: Callable[[Path], GatewayConfig] =
     for warning in access_warnings(fresh):
         _log.warning("%s", warning)
     return True
+
+
+def log_to_stderr() -> None:
+    """Have this process log to its standard error; other people's code only its warnings."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("fairsched").setLevel(logging.INFO)
 
 
 def listening(config: GatewayConfig) -> list[socket.socket]:
@@ -236,10 +191,9 @@ async def serving(
     gc.set_threshold(GARBAGE)
     await connections.start(application(gateway), sockets)
     host, bound = config.address[0], sockets[0].getsockname()[1]
-    mode = " in shadow" if gateway.shadow else ""
     scheme = "http" if config.tls is None else "https"
     several = "" if config.processes == 1 else f", {config.processes} processes"
-    say(f"serving{mode} at {scheme}://{host}:{bound} before {len(config.servers)} servers{several}")
+    say(f"serving at {scheme}://{host}:{bound} before {len(config.servers)} servers{several}")
     await ended.wait()
     gateway.draining = True
     await asyncio.sleep(gateway.config.limits.leave_seconds)

@@ -7,12 +7,11 @@ keep or lose the connections that were dealt to it, a second gateway at the same
 would deal all to one.)
 
 Each process says a line a second, and one that says nothing for `SILENCE_SECONDS` is killed; each ends when the
-standard input that it has from the first one does.  What one is asked about the gateway it asks all, at sockets in the
-folder (`Siblings`).
+standard input that it has from the first one does.  With each of these lines it writes its status and metrics to the
+folder, and any of them tells those of all (`Siblings`).
 """
 
 import asyncio
-import importlib
 import json
 import logging
 import os
@@ -22,20 +21,17 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import msgspec
-from aiohttp import web
 
 from fairsched.engines.files import write_whole
 from fairsched.engines.gateway.config import GatewayConfig, read_config
-from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.operations import log_to_stderr
+from fairsched.engines.gateway.gateway import Gateway, beside
 from fairsched.engines.gateway.policy import gateway_policy
 from fairsched.engines.gateway.server import process
 from fairsched.engines.serving import Document
@@ -47,8 +43,8 @@ LOST, UNUSABLE, UNEXPLAINED = 3, 2, 5
 """Statuses with which a process ends: the first one is gone; its configuration cannot be used (it says why); a gap was
 over its bound and no assumption was broken."""
 BEAT_SECONDS, SILENCE_SECONDS = 1.0, 30.0
-ANSWER_SECONDS = 2.0
-"""A process that does not answer another one for so long is left out of the answer."""
+TOLD_SECONDS = 3.0
+"""A process that has told nothing for so long is left out of what is told of all."""
 STEADY_SECONDS = 10.0
 """A process that lived so long is started again at once; otherwise after a pause that doubles."""
 PAUSE_MIN_SECONDS, PAUSE_MAX_SECONDS = 0.1, 5.0
@@ -65,11 +61,8 @@ class Spec(msgspec.Struct, frozen=True):
 
     config: str
     processes: int
-    shadow: bool = False
-    tokenizer: str | None = None
     report: str | None = None
     log: str | None = None
-    log_format: str = "text"
     number: int = 0
     run: int = 0
     folder: str = ""
@@ -224,69 +217,44 @@ def _parts(folder: str) -> list[Path]:
 
 
 class Siblings:
-    """What the processes of a gateway tell of themselves together: each answers at a socket in the folder.
+    """What the processes of a gateway tell of themselves together.
 
-    From here on the gateway's status and metrics are those of all, and weights reach all.
+    From here on the gateway's status and metrics are those of all, as each wrote them to the folder last.
     """
 
     def __init__(self, gateway: Gateway, spec: Spec) -> None:
-        self._gateway = gateway
+        self._account = gateway.account
         self._folder = Path(spec.folder)
-        self._path = self._folder / f"{spec.number}.socket"
-        self._weigh = gateway.weigh
-        gateway.status, gateway.metrics, gateway.weigh = self.status, self.metrics, self.weigh
+        self._path = self._folder / f"{spec.number}.told"
+        gateway.status, gateway.metrics = self.status, self.metrics
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """Answer the others within."""
-        app = web.Application()
-        for path, answers in (("status", self._status), ("metrics", self._metrics), ("weights", self._weights)):
-            app.router.add_post(f"/{path}", answers)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        self._path.unlink(missing_ok=True)
-        await web.UnixSite(runner, str(self._path)).start()
-        try:
-            yield
-        finally:
-            await runner.cleanup()
+    async def beat(self) -> None:
+        """Say that this process is there, and what it is to tell, until cancelled."""
+        while True:
+            await self._tell()
+            await asyncio.sleep(BEAT_SECONDS)
+            print(flush=True)  # noqa: T201
 
-    async def _status(self, _: web.Request) -> web.Response:
-        return web.json_response({"pid": os.getpid(), **await self._gateway.account.status()})
+    async def _tell(self) -> None:
+        said = {"pid": os.getpid(), **await self._account.status()}, (await self._account.metrics()).decode()
+        part = self._path.with_suffix(".part")
+        part.write_bytes(msgspec.msgpack.encode(said))
+        part.replace(self._path)
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=await self._gateway.account.metrics())
-
-    async def _weights(self, request: web.Request) -> web.Response:
-        await self._weigh(await request.json())
-        return web.Response()
-
-    async def _all(self, what: str, document: object = None) -> dict[str, bytes]:
-        """Return what each process answers, by number; without those that do not."""
-
-        async def ask(path: Path) -> bytes:
-            connector, timeout = aiohttp.UnixConnector(str(path)), aiohttp.ClientTimeout(ANSWER_SECONDS)
-            async with (
-                aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
-                http.post(f"http://process/{what}", json=document) as answer,
-            ):
-                return await answer.read()
-
-        paths = sorted(self._folder.glob("*.socket"))
-        answers = await asyncio.gather(*(ask(path) for path in paths), return_exceptions=True)
-        return {path.stem: said for path, said in zip(paths, answers, strict=True) if isinstance(said, bytes)}
+    async def _all(self) -> dict[str, tuple[Document, str]]:
+        """Return what each process has told, by number."""
+        await self._tell()
+        since = time.time() - TOLD_SECONDS
+        paths = [path for path in sorted(self._folder.glob("*.told")) if path.stat().st_mtime > since]
+        return {path.stem: msgspec.msgpack.decode(path.read_bytes(), type=tuple[Document, str]) for path in paths}
 
     async def status(self) -> Document:
         """Return the status of each process, by number."""
-        return {"processes": {number: json.loads(said) for number, said in (await self._all("status")).items()}}
+        return {"processes": {number: said for number, (said, _) in (await self._all()).items()}}
 
     async def metrics(self) -> bytes:
         """Return the metrics of all: worker 0 is `gateway-0`."""
-        return merged({number: said.decode() for number, said in (await self._all("metrics")).items()}).encode()
-
-    async def weigh(self, weights: Mapping[str, int]) -> None:
-        """Give clients other weights, in all processes."""
-        await self._all("weights", weights)
+        return merged({number: said for number, (_, said) in (await self._all()).items()}).encode()
 
 
 def merged(texts: Mapping[str, str]) -> str:
@@ -306,27 +274,18 @@ def _alone(spec: Spec) -> None:
     os._exit(LOST)
 
 
-def _beat(said: str = "") -> None:
-    """Say that this process is there, from now on."""
-    print(said, flush=True)  # noqa: T201
-    asyncio.get_running_loop().call_later(BEAT_SECONDS, _beat)
-
-
 def _serve(spec: Spec) -> bool:
     path = Path(spec.config)
     config = spec.read(path)
     policy = gateway_policy(config, path)
-    module, _, function = (spec.tokenizer or "").partition(":")
-    tokenizer: Any = getattr(importlib.import_module(module), function) if module else None
-    gateway = process.build(config, policy, shadow=spec.shadow, tokenizer=tokenizer, log=spec.log_part)
-    gateway.drain = partial(os.kill, os.getppid(), signal.SIGTERM)
+    gateway = process.build(config, policy, log=spec.log_part)
     sockets = [socket.socket(fileno=each) for each in spec.sockets]
 
     async def work() -> bool:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _alone, spec)
-        async with Siblings(gateway, spec).serving():
-            report = None if spec.report is None else spec.report_part
-            return await process.serving(gateway, path, sockets, report, _beat, spec.read)
+        report = None if spec.report is None else spec.report_part
+        async with beside(Siblings(gateway, spec).beat()):
+            return await process.serving(gateway, path, sockets, report, partial(print, flush=True), spec.read)
 
     with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
         return runner.run(work())
@@ -335,7 +294,7 @@ def _serve(spec: Spec) -> bool:
 def main() -> None:
     """Be the process that the argument (`Spec` as JSON) says, until it ends."""
     spec = msgspec.json.decode(sys.argv[1], type=Spec)
-    log_to_stderr(spec.log_format)
+    process.log_to_stderr()
     try:
         status = UNEXPLAINED if _serve(spec) else 0
     except (ConfigError, OSError) as error:

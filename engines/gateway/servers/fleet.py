@@ -8,12 +8,13 @@ from contextlib import suppress
 from functools import partial
 
 import aiohttp
+import attrs
 
 from fairsched.engines.gateway.config import GatewayConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.servers.computed import ComputedTokens, computed_in
 from fairsched.engines.gateway.servers.health import Failure, ServerHealth
-from fairsched.engines.gateway.servers.target import Servers, ServerTarget, Upstream, addresses_of
+from fairsched.engines.gateway.servers.target import Servers, Upstream, addresses_of
 from fairsched.engines.gateway.servers.upstream import new_session, probe, told
 from fairsched.engines.gateway.tls import server_context
 from fairsched.engines.gateway.window import SLOT_PATHS, Share, Slots, Window, load_in
@@ -29,8 +30,7 @@ _SECOND = 10**9
 class Fleet:
     """What an account knows of its servers.  `window` has those of the configuration that are no names to look up.
 
-    `pump` is called when calls may go that could not before, and `hung` with a server that does not answer.  In
-    `shadow` calls are charged elsewhere than they are computed, and nothing is compared.
+    `pump` is called when calls may go that could not before, and `hung` with a server that does not answer.
     """
 
     def __init__(
@@ -39,8 +39,6 @@ class Fleet:
         window: Window,
         now_ns: Callable[[], int],
         pump: Callable[[], object],
-        *,
-        shadow: bool = False,
     ) -> None:
         self.config = config
         self.hung: Callable[[int], object] = lambda place: None
@@ -48,7 +46,6 @@ class Fleet:
         self.health = ServerHealth(config.limits)
         self._slots = Slots()
         self._computed: dict[int, ComputedTokens] = {}
-        self._shadow = shadow
         self._window = window
         self._now_ns = now_ns
         self._pump = pump
@@ -76,7 +73,7 @@ class Fleet:
             self.health.part(place)
             self._window.part(place, now_ns)
         for place, target in stay:
-            self.servers[place] = target
+            self.servers[place] = attrs.evolve(target, server=place)
             self._window.resize(place, self._share(place), now_ns)
         for target in join:
             _log.info("server %s joins", target.name)
@@ -86,8 +83,8 @@ class Fleet:
         if leave or join:
             self._pump()
 
-    def _joined(self, place: int, target: ServerTarget) -> None:
-        self.servers[place] = target
+    def _joined(self, place: int, target: Upstream) -> None:
+        self.servers[place] = attrs.evolve(target, server=place)
         self.health.join(place)
         self._slots.pop(place, None)
         self._computed[place] = ComputedTokens()
@@ -97,14 +94,10 @@ class Fleet:
         requests = 1 if self.health.on_trial(place) else self._slots.of(place, config.window_requests)
         return Share(config.window_tokens, requests)
 
-    def upstream(self, place: int) -> Upstream:
-        """Return the server at a place as calls are sent to it."""
-        return self.servers[place].upstream(place)
-
     def upstreams(self) -> tuple[Upstream, ...]:
         """Return the servers that take calls."""
         now_ns = self._now_ns()
-        return tuple(self.upstream(place) for place in self.servers if self.health.up(place, now_ns))
+        return tuple(target for place, target in self.servers.items() if self.health.up(place, now_ns))
 
     def allowed(self, client: Hashable, avoid: Set[int]) -> Set[int] | None:
         """Return the servers where a call of the client may go, without those to avoid if there are others; None: any.
@@ -210,16 +203,16 @@ class Fleet:
         async with new_session() as http:
             await self._slots.follow(lambda: self.servers, partial(self._follow_one, http))
 
-    async def _follow_one(self, http: aiohttp.ClientSession, place: int, target: ServerTarget) -> None:
+    async def _follow_one(self, http: aiohttp.ClientSession, place: int, target: Upstream) -> None:
         said = load = None
         for path in SLOT_PATHS:
-            said = await told(http, target.upstream(place), path)
+            said = await told(http, target, path)
             if said is None or (load := load_in(said)) is not None:
                 break
         if said is not None and self.servers.get(place) == target:
             server = self._window.servers[place]
             self._slots.tell(place, load, server.requests)
-            tokens = None if self._shadow else computed_in(said)
+            tokens = computed_in(said)
             beyond = self._computed[place].tell(tokens, server.charged, server.tokens, self._now_ns())
             if beyond:
                 _log.warning(
@@ -230,10 +223,10 @@ class Fleet:
             if self._share(place) != server.share:
                 self._refresh()
 
-    async def _ask(self, http: aiohttp.ClientSession, place: int, target: ServerTarget, seconds: float) -> None:
+    async def _ask(self, http: aiohttp.ClientSession, place: int, target: Upstream, seconds: float) -> None:
         if not (path := target.config.health):
             return
-        asked = asyncio.ensure_future(probe(http, target.upstream(place), path))
+        asked = asyncio.ensure_future(probe(http, target, path))
         try:
             # While the event loop stands still, so does the time of a probe.
             for _ in range(SLICES):

@@ -8,69 +8,63 @@ of the addresses in each answer.
 import asyncio
 import logging
 import socket
-import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import attrs
-import msgspec
+from yarl import URL
 
-from fairsched.engines.gateway.config import ServerConfig, TlsFiles
+from fairsched.engines.gateway.config import ServerConfig
 from fairsched.engines.gateway.tls import server_context
 
 
-class Upstream(msgspec.Struct, frozen=True):
-    """What a call needs of a server: its place in the account, its address, and the key that it wants.
-
-    `host` is the name and port that the server is told; None: those in `url`.  `tls_files`: as in its settings.
-    """
-
-    server: int
-    url: str
-    api_key: str | None = None
-    host: str | None = None
-    tls_files: TlsFiles | None = None
-
-    @property
-    def tls(self) -> ssl.SSLContext | bool:
-        """How the server's certificate is checked, and what it is shown; true: as the system does.
-
-        Raises `ConfigError` for files that cannot be used any more.
-        """
-        return True if self.tls_files is None else server_context(*self.tls_files)
-
-    @property
-    def server_hostname(self) -> str | None:
-        """The name that the server's certificate has; None: the one in `url`."""
-        return None if self.host is None else urlsplit(f"//{self.host}").hostname
-
-
 @attrs.frozen
-class ServerTarget:
-    """A server: its settings, and its address where its name has several."""
+class Upstream:
+    """A server: its settings, its address where its name has several, and its place in the account."""
 
     config: ServerConfig
     address: str | None = None
+    server: int = -1
 
     @property
     def key(self) -> tuple[str, str | None]:
         """What makes it the same server after its settings changed."""
         return self.config.url, self.address
 
-    def upstream(self, place: int) -> Upstream:
-        """Return what a call to this server needs, at its place in the account."""
-        config = self.config
-        if self.address is None:
-            return Upstream(place, config.url, config.api_key, None, config.tls_files)
-        parts = urlsplit(config.url)
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        url = parts._replace(netloc=host if parts.port is None else f"{host}:{parts.port}").geturl()
-        return Upstream(place, url, config.api_key, parts.netloc, config.tls_files)
-
     @property
     def name(self) -> str:
         """What logs and the status call it."""
         return self.config.url if self.address is None else f"{self.config.url} ({self.address})"
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        if self.address is None:
+            return self.config.url
+        parts = urlsplit(self.config.url)
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return parts._replace(netloc=host if parts.port is None else f"{host}:{parts.port}").geturl()
+
+    def request(
+        self, http: aiohttp.ClientSession, method: str, path: str, headers: MutableMapping[str, str], **more: Any
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Return a request of a path there, of which the server and its certificate are told and asked for the name in
+        its settings.  Raises `ConfigError` for TLS files that cannot be used any more."""
+        parts, files = urlsplit(self.config.url), self.config.tls_files
+        if self.address is not None:
+            headers["Host"] = parts.netloc
+        return http.request(
+            method,
+            URL(self.url + path, encoded=True),
+            headers=headers,
+            allow_redirects=False,
+            ssl=True if files is None else server_context(*files),
+            server_hostname=None if self.address is None else parts.hostname,
+            **more,
+        )
 
 
 _log = logging.getLogger("fairsched.gateway")
@@ -78,7 +72,7 @@ _log = logging.getLogger("fairsched.gateway")
 MISSED_MAX = 3
 
 
-class Servers(dict[int, ServerTarget]):
+class Servers(dict[int, Upstream]):
     """Those that there are by the places that the window gave them, and the addresses of names."""
 
     def __init__(self) -> None:
@@ -96,19 +90,17 @@ class Servers(dict[int, ServerTarget]):
                 del missed[address]
         missed |= dict.fromkeys(sorted(found), 0)
 
-    def wanted(self, servers: Sequence[ServerConfig]) -> list[ServerTarget]:
+    def wanted(self, servers: Sequence[ServerConfig]) -> list[Upstream]:
         """Return the servers that a configuration stands for, by what is known of its names."""
-        found: list[ServerTarget] = []
+        found: list[Upstream] = []
         for server in servers:
             if server.resolve:
-                found += [ServerTarget(server, address) for address in self._missed.get(server.url, ())]
+                found += [Upstream(server, address) for address in self._missed.get(server.url, ())]
             else:
-                found.append(ServerTarget(server))
+                found.append(Upstream(server))
         return found
 
-    def changes(
-        self, wanted: Sequence[ServerTarget]
-    ) -> tuple[list[int], list[tuple[int, ServerTarget]], list[ServerTarget]]:
+    def changes(self, wanted: Sequence[Upstream]) -> tuple[list[int], list[tuple[int, Upstream]], list[Upstream]]:
         """Return the places that leave, those that stay with what they are now, and the servers that join."""
         fresh = {target.key: target for target in wanted}
         leave = [place for place, target in self.items() if target.key not in fresh]

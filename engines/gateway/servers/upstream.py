@@ -8,7 +8,6 @@ a call watches over it (`watch`).
 import asyncio
 import errno
 import io
-import secrets
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -16,9 +15,7 @@ from types import SimpleNamespace
 import aiohttp
 import attrs
 from multidict import CIMultiDict
-from yarl import URL
 
-from fairsched.engines.gateway.operations import REQUEST_ID, told_headers
 from fairsched.engines.gateway.servers.health import Failure, Why, retry_after_seconds
 from fairsched.engines.gateway.servers.target import Upstream
 from fairsched.engines.gateway.servers.watch import Watch
@@ -134,21 +131,12 @@ async def open_answer(
     Leaving the context closes the connection of an answer that is not whole, so that the server stops.
     """
     try:
-        url = URL(f"{upstream.url}{path}{'?' * bool(query)}{query}", encoded=True)
         # The client warns of a large body that it writes in one piece.
         data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
-        if upstream.host is not None:
-            headers["Host"] = upstream.host
-        response = await session.request(
-            "POST",
-            url,
-            headers=headers,
-            data=data or None,
-            allow_redirects=False,
-            ssl=upstream.tls,
-            server_hostname=upstream.server_hostname,
-            trace_request_ctx=watch,
-        )
+        target = f"{path}{'?' * bool(query)}{query}"
+        response = await upstream.request(
+            session, "POST", target, headers, data=data or None, trace_request_ctx=watch
+        ).__aenter__()
     except aiohttp.ClientConnectorError as error:
         why: Why = "ours" if is_our_lack(error) else "refused"
         raise ServerFailedError(Failure(why, f"{type(error).__name__}: {error}"), sent=False) from None
@@ -171,10 +159,10 @@ async def open_answer(
 
 
 def sent_headers(
-    headers: Iterable[tuple[str, str]], name: tuple[str, str] | None, api_key: str | None
+    headers: Iterable[tuple[str, str]], name: tuple[str, str], api_key: str | None, request_id: tuple[str, str]
 ) -> CIMultiDict[str]:
-    """Return the headers that a server sees: those of a caller that may pass, the client's `name`, the server's own
-    key, and an id of the call that no other call or try has: some servers fail where one comes twice.
+    """Return the headers that a server sees: those of a caller that may pass, the client's name, the server's own key,
+    and the id of this try.
 
     Raises `UnsendableError` for values that are no text in UTF-8, of which the HTTP client would leave bytes out.
     """
@@ -188,11 +176,7 @@ def sent_headers(
     sent = CIMultiDict((key, value) for key, value in given if key.lower() in passed)
     if api_key is not None:
         sent["Authorization"] = f"Bearer {api_key}"
-    if name is not None:
-        sent[name[0]] = name[1]
-    sent.update(told_headers())
-    if REQUEST_ID in sent:
-        sent[REQUEST_ID] += f"-{secrets.token_hex(4)}"
+    sent.update((name, request_id))
     # An answer that is not compressed can be read while it passes by.
     sent["Accept-Encoding"] = "identity"
     return sent
@@ -207,7 +191,7 @@ def _named(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
 async def _begun(response: aiohttp.ClientResponse, upstream: Upstream) -> ServerAnswer:
     status = response.status
     if status in _BUSY:
-        own: Why = "limited" if upstream.api_key is None else "full"
+        own: Why = "limited" if upstream.config.api_key is None else "full"
         why: Why = own if status == 429 else "busy"
         again = retry_after_seconds(response.headers.get("Retry-After"))
         raise ServerFailedError(Failure(why, f"HTTP {status}", again), sent=False)
@@ -234,12 +218,8 @@ async def probe(http: aiohttp.ClientSession, upstream: Upstream, path: str) -> s
 
     Any answer under 500 is a good one: a server without such a path says so, and is there.
     """
-    headers = {} if upstream.host is None else {"host": upstream.host}
-    url, name = upstream.url + path, upstream.server_hostname
     try:
-        async with http.get(
-            url, headers=headers, ssl=upstream.tls, server_hostname=name, allow_redirects=False
-        ) as answer:
+        async with upstream.request(http, "GET", path, {}) as answer:
             return f"{path}: HTTP {answer.status}" if answer.status >= 500 else None
     except (aiohttp.ClientError, OSError, ConfigError) as error:
         if isinstance(error, OSError) and is_our_lack(error):
@@ -250,16 +230,10 @@ async def probe(http: aiohttp.ClientSession, upstream: Upstream, path: str) -> s
 async def told(http: aiohttp.ClientSession, upstream: Upstream, path: str, key: str | None = None) -> bytes | None:
     """Return what a server tells at a path, to its own key or this one: empty where it has none, None where it cannot
     be asked."""
-    headers = {} if upstream.host is None else {"Host": upstream.host}
-    key = key if upstream.api_key is None else f"Bearer {upstream.api_key}"
-    if key is not None:
-        headers["Authorization"] = key
-    url, name, body = upstream.url + path, upstream.server_hostname, bytearray()
+    key = key if upstream.config.api_key is None else f"Bearer {upstream.config.api_key}"
+    headers, body = {} if key is None else {"Authorization": key}, bytearray()
     try:
-        async with (
-            asyncio.timeout(_TOLD_SECONDS),
-            http.get(url, headers=headers, ssl=upstream.tls, server_hostname=name, allow_redirects=False) as answer,
-        ):
+        async with asyncio.timeout(_TOLD_SECONDS), upstream.request(http, "GET", path, headers) as answer:
             while answer.status == 200 and len(body) <= _TOLD_BYTES_MAX and (chunk := await answer.content.readany()):
                 body += chunk
             return None if answer.status >= 500 else bytes(body)

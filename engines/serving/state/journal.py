@@ -111,15 +111,13 @@ class StateStore:
 
 @attrs.define
 class Tail:
-    """What a journal holds, in order of each kind; `after` is the hash of the snapshot that it goes on from, and
-    `damage` says why nothing behind it could be read.
+    """What a journal holds, in order of each kind; `after` is the hash of the snapshot that it goes on from.
 
     `prompts` are the requests that came, `transitions` the events of each, and `tokens[request_id]` those that the
     request produced.
     """
 
     after: str = ""
-    damage: str | None = None
     clients: list[Client] = attrs.field(factory=list)
     jobs: list[Job] = attrs.field(factory=list)
     prompts: dict[int, Open] = attrs.field(factory=dict)
@@ -162,11 +160,10 @@ _LINES: dict[bytes, Any] = {
 _DECODERS = {start: msgspec.json.Decoder(kind).decode for start, kind in _LINES.items()}
 
 
-def read_journal(path: Path, *, lenient: bool = False) -> Tail:
+def read_journal(path: Path) -> Tail:
     """Return what a journal holds, nothing if there is none.
 
-    A torn last line is left out; any other that breaks the format is a `JournalError`, or, if `lenient`, the end of
-    what is read.
+    A torn last line is left out; any other that breaks the format is a `JournalError`.
     """
     if not path.exists():
         return Tail()
@@ -174,15 +171,9 @@ def read_journal(path: Path, *, lenient: bool = False) -> Tail:
     whole = lines[:-1]  # The last one has no end.
     if not whole:
         return Tail()
-    tail = Tail()
-    try:
-        tail.after = _after(path, whole[0])
-        for number, line in enumerate(whole[1:], 2):
-            _take(tail, path, number, line)
-    except JournalError as error:
-        if not lenient:
-            raise
-        tail.damage = str(error)
+    tail = Tail(_after(path, whole[0]))
+    for number, line in enumerate(whole[1:], 2):
+        _take(tail, path, number, line)
     return tail
 
 

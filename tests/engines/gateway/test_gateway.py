@@ -405,23 +405,6 @@ async def test_nobody_waits_for_ever() -> None:
         assert sorted(answer.status for answer in answers) == [200, 503]
 
 
-@in_loop
-async def test_shadow_forwards_everything_at_once_and_counts() -> None:
-    """All calls are at the server together though the window has room for one; what would have waited is counted."""
-    async with faked(Fake(held=True), window_requests=1, shadow=True) as (fake, here):
-        calls = asyncio.gather(*(here.ask(str(i)) for i in range(6)), here.ask(max_tokens=5000))
-        await until(lambda: fake.running >= 7)
-        fake.answers.set()
-        answers = await calls
-        assert [answer.status for answer in answers] == [200] * 7
-        await here.emptied()
-        counts = here.status["shadow"]
-        assert (counts["forwarded"], counts["too large"]) == (7, 1)
-        assert counts["at once"] == 1
-        assert counts["at once"] + counts.get("later", 0) + counts.get("never", 0) == 6
-        assert all(asked.get("max_tokens") in (10, 5000) for asked in fake.asked)
-
-
 @pytest.mark.nightly
 @in_loop
 async def test_many_calls_end_once_and_keep_the_bound(full_budget: bool) -> None:

@@ -1,6 +1,5 @@
-"""Whose account calls are charged to: clients, their programs, or sessions; and the seats that programs take."""
+"""Whose account calls are charged to: clients, their programs, or sessions."""
 
-from collections import Counter
 from typing import Any
 
 import msgspec
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis import EventTables, Outcomes, by_program
-from fairsched.engines.serving import ProgramSeats
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator
 from fairsched.engines.workloads import Account, WorkloadError, generate, with_account
 from fairsched.model.request import Client, Groups, Job, Prompt, Request, Workload
@@ -92,67 +90,3 @@ def test_agents_gain_nothing_where_programs_have_accounts() -> None:
     """Sixteen of 22 agents get more than half where sessions have accounts, and a fourth where programs have."""
     assert share("session", "dlpm") > 0.5
     assert share("program", "dlpm-hierarchical") == pytest.approx(1 / 4, abs=0.05)
-
-
-# --- seats ------------------------------------------------------------------------------------------------------------
-
-IDLE = 5
-CALLS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5), st.integers(0, 4), st.integers(0, 9)), max_size=40)
-"""Calls as (client, program, time after the call before, how long they take)."""
-
-
-@given(calls=CALLS, seats_max=st.integers(1, 4))
-def test_a_program_keeps_its_seat_and_a_client_has_no_more_seats_than_programs_at_once(
-    calls: list[tuple[str, int, int, int]], seats_max: int
-) -> None:
-    """Two programs under way share a seat only if the client has no more, and no seat is made while one is free."""
-    seats, now = ProgramSeats(seats_max, IDLE), 0
-    ends: list[tuple[int, str, str]] = []
-    under_way: dict[tuple[str, str], tuple[int, int]] = {}
-    calls_of = Counter[tuple[str, str]]()
-    ever: dict[str, int] = {"a": 0, "b": 0}
-    most = Counter[str]()
-    for client, number, gap, takes in calls:
-        now += gap
-        program = str(number)
-        for end in sorted(ends):
-            if end[0] <= now:
-                ends.remove(end)
-                seats.end(*end[1:], end[0])
-                calls_of[end[1:]] -= 1
-                under_way[end[1:]] = (under_way[end[1:]][0], end[0])
-        # Those without a call for so long are over, as far as their client's seats are concerned.
-        for (owner, other), (_, last) in list(under_way.items()):
-            if owner == client and not calls_of[owner, other] and last + IDLE <= now:
-                del under_way[owner, other]
-        seat = seats.begin(client, program, now)
-        seats.check()
-        before = under_way.get((client, program))
-        assert before is None or before[0] == seat
-        taken = {other[0] for (owner, name), other in under_way.items() if owner == client and name != program}
-        if before is None and seat in taken:
-            assert len(taken) == seats_max
-        under_way[client, program] = (seat, now)
-        calls_of[client, program] += 1
-        most[client] = max(most[client], sum(owner == client for owner, _ in under_way))
-        ever[client] = max(ever[client], seat + 1)
-        assert ever[client] <= min(seats_max, most[client])
-        ends.append((now + takes, client, program))
-
-
-def test_the_seat_that_was_free_for_longest_goes_first() -> None:
-    """Refills had the most time to pay what its last program owed."""
-    seats = ProgramSeats(3, IDLE)
-    assert [seats.begin("a", program, 0) for program in "xyz"] == [0, 1, 2]
-    for now, program in enumerate("yzx"):
-        seats.end("a", program, now)
-    assert [seats.begin("a", program, 20) for program in "pqr"] == [1, 2, 0]
-    # A fourth shares, and other clients have seats of their own.
-    assert seats.begin("a", "s", 20) == 0
-    assert seats.begin("b", "p", 20) == 0
-
-
-def test_seats_are_refused_by_number() -> None:
-    """None at all, or a negative time."""
-    with pytest.raises(ValueError, match="at least 1 seat, idle for at least 0 ns, not 0 and 5"):
-        ProgramSeats(0, 5)

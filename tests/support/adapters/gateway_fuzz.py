@@ -180,7 +180,7 @@ def _or_refusal(read: Callable[[], T]) -> T | CallError:
 
 def check_body(path: str, raw: bytes) -> str:
     """A body is a call whose numbers make sense and whose other bytes go on, or one clear 400.  Return which."""
-    call = _or_refusal(lambda: read_call(raw, CONFIG, None, BY_PATH[path]))
+    call = _or_refusal(lambda: read_call(raw, CONFIG, BY_PATH[path]))
     if isinstance(call, CallError):
         assert call.status == 400, (call.status, raw)
         assert 0 < len(call.message) < 300, raw

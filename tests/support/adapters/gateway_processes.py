@@ -125,27 +125,3 @@ async def emptied(http: Caller) -> dict[str, Any]:
 def caller(url: str) -> Caller:
     """A client of the gateway."""
     return Caller(url)
-
-
-async def output_tokens(http: Caller, client: str) -> int:
-    """What a client was charged for."""
-    clients = (await status(http))["clients"]
-    return int(clients[client]["output_tokens"]) if client in clients else 0
-
-
-async def first_served(http: Caller, address: str) -> str:
-    """Of two that wait behind a third the one that a server with room for one call is sent first; "hog" is older."""
-    async with Caller(address) as direct:
-        before = len((await direct.get("/counts")).json()["order"])
-        calls = [asyncio.ensure_future(ask(http, "third", 100))]
-        for waiting, client in enumerate(("hog", "light")):
-            async with asyncio.timeout(30):
-                while (await status(http))["in_flight"] < 1:
-                    await asyncio.sleep(0.01)
-                calls.append(asyncio.ensure_future(ask(http, client, 2)))
-                while (await status(http))["waiting"] < waiting + 1:
-                    await asyncio.sleep(0.01)
-        await asyncio.gather(*calls)
-        order: list[str] = (await direct.get("/counts")).json()["order"][before:]
-    assert order[0] == "third"
-    return order[1]

@@ -161,7 +161,6 @@ async def world(
     *urls: str,
     window_tokens: int = 1000,
     window_requests: int = 64,
-    shadow: bool = False,
     quota_store: Store | None = None,
     **fields: Any,
 ) -> AsyncIterator[World]:
@@ -170,7 +169,7 @@ async def world(
     servers = fields.pop("servers", tuple(ServerConfig(url, window_tokens, window_requests) for url in urls))
     config = GatewayConfig(servers, limits=limits, **{**OPEN, **fields})
     policy = gateway_policy(config, Path("test.toml"))
-    gateway = build(config, policy, shadow=shadow, budgets=quota_store)
+    gateway = build(config, policy, budgets=quota_store)
     connections = Connections(config.limits, None if config.tls is None else tls_context(config.tls))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         await connections.start(application(gateway), [listener])

@@ -177,7 +177,6 @@ class Gateways(Doors[Account]):
         count: int,
         store: Store | None,
         *,
-        shadow: bool = False,
         logs: Path | None = None,
         others: Mapping[str, Any] | None = None,
         **fields: Any,
@@ -187,7 +186,7 @@ class Gateways(Doors[Account]):
         lines = [Line(store or MemoryStore()) for _ in range(count)]
         paths = [None if logs is None else logs / f"{i}.log" for i in range(count)]
         accounts = [
-            build_account(settings, policy, shadow=shadow, log=path, clock=lambda: 0, store=line)
+            build_account(settings, policy, log=path, clock=lambda: 0, store=line)
             for line, path in zip(lines, paths, strict=True)
         ]
         super().__init__(policy, accounts, lines, _placed)

@@ -100,7 +100,7 @@ def quotas(**of_a: Any) -> QuotasConfig:
 def budgets_of(here: World) -> Budgets:
     """The budgets of a gateway under quotas."""
     assert here.account.quotas is not None
-    return here.account.quotas.budgets
+    return here.account.quotas
 
 
 async def used(here: World, budget: str = "client/a") -> dict[str, Any]:

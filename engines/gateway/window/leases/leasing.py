@@ -68,25 +68,22 @@ def leasing_of(
     now_ns: Callable[[], int],
     *,
     store: Store | None = None,
-    shadow: bool = False,
 ) -> "Leasing | None":
     """Return the leases of a window that has its credit on lease, None for another.
 
-    They are from the account in `store`; unless one is given, in that of the configuration.  Gateways in `shadow` share
-    another one there, since no call was served on what they charge.  Raises `ConfigError` for an address that cannot be
-    used.
+    They are from the account in `store`; unless one is given, in that of the configuration.  Raises `ConfigError` for
+    an address that cannot be used.
     """
     if config is None or not isinstance(window, LeasedWindow):
         return None
     store = open_store(config) if store is None else store
-    return Leasing(config, store, window, clients, pump, now_ns, "shadow" if shadow else "account")
+    return Leasing(config, store, window, clients, pump, now_ns)
 
 
 class Leasing:
     """Leases of one window.  Belongs to one event loop.
 
-    `clients` knows their names, `pump` lets in what may go, `now_ns` is the window's clock, `account` the name of the
-    account among those of the deployment.
+    `clients` knows their names, `pump` lets in what may go, `now_ns` is the window's clock.
     """
 
     def __init__(
@@ -97,7 +94,6 @@ class Leasing:
         clients: ClientRegistry,
         pump: Callable[[], None],
         now_ns: Callable[[], int],
-        account: str = "account",
     ) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
@@ -111,7 +107,7 @@ class Leasing:
         self._clients = clients
         self._pump = pump
         self._now_ns = now_ns
-        self._key = f"fairsched.{config.name}.{account}"
+        self._key = f"fairsched.{config.name}.account"
         self._name = secrets.token_hex(8)
         self._serial = self._heard = 0
         self._due = asyncio.Event()

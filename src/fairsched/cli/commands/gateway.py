@@ -5,12 +5,11 @@ import importlib.util
 import logging
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from getpass import getpass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
@@ -23,7 +22,6 @@ from fairsched.engines import gateway as engines_gateway
 from fairsched.engines.adapters.endpoint_picker import Picker, PickerConfig
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
 from fairsched.engines.analysis import print_lines, print_text
-from fairsched.engines.gateway.operations import log_to_stderr
 from fairsched.engines.settings import ConfigError, Schema, schema_of
 from fairsched.model.request import Client
 from fairsched.policies.guarantees import window_limits
@@ -42,11 +40,8 @@ def gateway(
     check: bool = False,
     hash_key: bool = False,
     schema: bool = False,
-    shadow: bool = False,
     report: File | None = None,
     log: Events = None,
-    tokenizer: Annotated[str | None, Parameter(metavar="MODULE:FUNCTION")] = None,
-    log_format: Literal["text", "json"] = "text",
     processes: Count | None = None,
 ) -> int:
     """Queue calls before OpenAI-compatible servers and forward them under a deficit gate with a proved bound; or, with
@@ -56,14 +51,11 @@ def gateway(
     Args:
         config: servers or endpoints, clients, limits
         picker: pick endpoints for Envoy
-        check: read the configuration, print the bound and who gets in, and stop
+        check: read the configuration, print the bound and what is dangerous, and stop
         hash_key: ask for an API key, print what a configuration has of it, and stop
         schema: print the JSON Schema of CONFIG.toml, and stop
-        shadow: forward at once in order of arrival, and count what would have changed
         report: write the status as JSON at the end
         log: write every event, for `fairsched audit`
-        tokenizer: count the tokens of a text with this instead of its bytes
-        log_format: how the log on standard error is written; json has a line for each call
         processes: processes that serve callers (default: the configuration's)
     """
     if hash_key:
@@ -74,21 +66,18 @@ def gateway(
     if config is None:
         raise ConfigError("CONFIG.toml is missing: fairsched gateway CONFIG.toml")
     if picker:
-        if shadow or log is not None or tokenizer is not None or processes is not None:
-            raise ValueError("--picker has no --shadow, --log, --tokenizer and --processes")
+        if log is not None or processes is not None:
+            raise ValueError("--picker has no --log and --processes")
         return _pick_endpoints(config, check, report)
-    return _serve(config, check, _Run(shadow, report, log, tokenizer, log_format, processes))
+    return _serve(config, check, _Run(report, log, processes))
 
 
 @dataclass(frozen=True)
 class _Run:
     """How a gateway runs."""
 
-    shadow: bool
     report: Path | None
     log: Path | None
-    tokenizer: str | None
-    log_format: Literal["text", "json"]
     processes: int | None
 
 
@@ -101,48 +90,39 @@ def _serve(path: Path, check: bool, how: _Run) -> int:
             raise ConfigError(f"{path}: {error}") from None
     policy = engines_gateway.gateway_policy(config.of_process(), path)
     writable(report=how.report, log=how.log)
-    _check(config, path, how.shadow)
-    tokenizer = None if how.tokenizer is None else _imported(how.tokenizer)
+    _check(config, path)
     if check:
         with shown() as console:
             print_text(console, engines_gateway.bound_text(config.of_process(), policy))
-            print_lines(console, [*engines_gateway.quota_lines(config), *engines_gateway.access_lines(config)])
+            print_lines(console, engines_gateway.quota_lines(config))
             servers = [(each.url, each.window_requests) for each in config.servers]
             default = engines_gateway.Share(2).requests
-            slots = [] if how.shadow else engines_gateway.slot_warnings(servers, default)
+            slots = engines_gateway.slot_warnings(servers, default)
             warnings = [*engines_gateway.access_warnings(config), *slots]
             print_lines(console, [f"WARNING: {warning}" for warning in warnings])
         return 0
     # Only here, so that everything above works without the extra.
-    from fairsched.engines.gateway import alone, build, listening, serve
+    from fairsched.engines.gateway import build, listening, log_to_stderr, serve
 
-    log_to_stderr(how.log_format)
+    log_to_stderr()
     for warning in engines_gateway.access_warnings(config):
         _log.warning("%s", warning)
     with ExitStack() as held:
         sockets = listening(config)
         for each in sockets:
             held.enter_context(each)
-        lock = None if config.state is None else alone(Path(config.state))
-        if lock is not None:
-            held.enter_context(lock)
         if config.processes > 1:
             return _run_processes(path, how, config, sockets)
-        made = build(config, policy, shadow=how.shadow, tokenizer=tokenizer, log=how.log)
+        made = build(config, policy, log=how.log)
         broken = serve(made, path, sockets, report=how.report, say=lambda text: print(text, flush=True))
     return unexplained(["the gateway"] if broken else [])
 
 
-def _check(config: engines_gateway.GatewayConfig, path: Path, shadow: bool) -> None:
-    """Raise `ConfigError` for files that cannot be used, and for a shadow of what has none."""
-    if config.state is not None and not Path(config.state).parent.is_dir():
-        raise ConfigError(f"{path}: state: there is no folder {Path(config.state).parent}")
-    if shadow and config.state is not None:
-        raise ConfigError(f"{path}: --shadow has no state: a shadow charges no client")
+def _check(config: engines_gateway.GatewayConfig, path: Path) -> None:
+    """Raise `ConfigError` for files that cannot be used."""
     try:
-        for name, module in (("metrics", "prometheus_client"), ("traces", "opentelemetry")):
-            if getattr(config, name) and importlib.util.find_spec(module) is None:
-                raise ConfigError(f"{name} = true needs another package: pip install 'fairsched[{name}]'")
+        if config.metrics and importlib.util.find_spec("prometheus_client") is None:
+            raise ConfigError("metrics = true needs another package: pip install 'fairsched[metrics]'")
         engines_gateway.check_files(config)
         engines_gateway.CallerNames(config)
     except ConfigError as error:
@@ -155,11 +135,8 @@ def _run_processes(path: Path, how: _Run, config: engines_gateway.GatewayConfig,
     spec = Spec(
         config=str(path),
         processes=config.processes,
-        shadow=how.shadow,
-        tokenizer=how.tokenizer,
         report=None if how.report is None else str(how.report),
         log=None if how.log is None else str(how.log),
-        log_format=how.log_format,
     )
     status = supervise(spec, sockets, drain_seconds=config.limits.leave_seconds + config.limits.drain_seconds)
     return unexplained(["the gateway"]) if status == UNEXPLAINED else status
@@ -176,18 +153,6 @@ def _asked_key() -> str:
         )
         print(f"fairsched gateway: {short}", file=sys.stderr)
     return key
-
-
-def _imported(name: str) -> Callable[[str], int]:
-    module, colon, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function) if colon else None
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"--tokenizer: {error}") from None
-    if not callable(found):
-        raise ValueError(f"--tokenizer is MODULE:FUNCTION, not {name!r}")
-    tokenizer: Callable[[str], int] = found
-    return tokenizer
 
 
 def _print_schema(schema: Schema) -> int:

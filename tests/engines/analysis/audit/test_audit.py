@@ -23,7 +23,7 @@ from fairsched.engines.simulation import Cluster, limits_of
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Workload
 from fairsched.policies.local import ComposedPolicy
-from tests.engines.gateway.window.test_state_store import STEPS, World
+from tests.engines.gateway.window.test_log import STEPS, World
 from tests.engines.serving.test_log import FAILS, serve
 from tests.engines.serving.test_loop import SENT, composed
 from tests.support.access_logs import GOOD, LINES, MS, Line, Slow, logged, write

@@ -1,4 +1,4 @@
-"""What `--check` says of a configuration: who gets in, by which way, and what lets any caller in."""
+"""What `--check` warns of in a configuration: what lets any caller in."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.gateway import access_lines, access_warnings
+from fairsched.engines.gateway import access_warnings
 from fairsched.engines.gateway.config import (
     ClientConfig,
     GatewayConfig,
@@ -28,25 +28,6 @@ TLS = TlsConfig("a.pem", "a.key", "ca.pem", "DNS")
 def config(**fields: Any) -> GatewayConfig:
     """A configuration with two clients."""
     return GatewayConfig(SERVERS, **{"clients": KEYS, **fields})
-
-
-def test_each_way_is_told_in_plain_words() -> None:
-    """What is looked at, where it comes from, how many names the file has, and what becomes of others."""
-    clients = {**KEYS, "ann": ClientConfig(jwt=("ann", "ann2"), certificates=("ann.test",))}
-    ways = ("header", "certificate", "jwt", "key")
-    said = access_lines(
-        config(clients=clients, identify=ways, jwt=JWT, tls=TLS, header_from=("10.0.0.0/8",), verified_clients="reject")
-    )
-    assert said == [
-        "gets in: a caller from 10.0.0.0/8, as the client that the header x-client names; any other is refused",
-        "gets in: a caller with a certificate that an authority in ca.pem signed, as the client that its DNS names; "
-        "1 name of the file, any other is refused",
-        "gets in: a caller with a token of https://id.test for fairsched (RS256, ES256; keys from the URL "
-        "https://id.test/keys), as the client that the claim sub names; 2 names of the file, any other is refused",
-        "gets in: a caller with one of 3 API keys of 2 clients",
-        "the first of these of which a call has something decides",
-        "refused with 401: any other caller",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +79,8 @@ def test_what_lets_in_who_is_meant_is_not(fields: dict[str, Any]) -> None:
     assert access_warnings(config(**fields)) == []
 
 
-def test_the_page_about_callers_shows_what_is_said(tmp_path: Path) -> None:
-    """Each of its configurations is one, without a warning, and the first is told as the page shows."""
+def test_no_configuration_of_the_page_about_callers_is_warned_of(tmp_path: Path) -> None:
+    """Each can be used as it is."""
     text, path = PAGE.read_text(), tmp_path / "gateway.toml"
     configs = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(configs) >= 5
@@ -108,6 +89,3 @@ def test_the_page_about_callers_shows_what_is_said(tmp_path: Path) -> None:
         keys = f'[client.any]\nkeys = ["{hashed_key("sk-1")}"]\n' if block is not configs[0] else ""
         path.write_text(block + server + keys)
         assert access_warnings(read_config(path)) == []
-    path.write_text(configs[0] + '[[server]]\nurl = "http://a"\nwindow_tokens = 60\n')
-    (shown,) = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert access_lines(read_config(path)) == shown.splitlines()

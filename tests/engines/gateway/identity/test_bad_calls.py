@@ -5,12 +5,10 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import IPv4Address
-from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from msgspec.structs import replace
 
 from fairsched.engines.gateway import config as gateway_config
 from tests.support.adapters.credentials import AUDIENCE, ISSUER, bearer, jwk, jwks, made, token
@@ -103,28 +101,3 @@ async def test_anthropics_clients_read_why_a_token_is_refused(ways: dict[str, Kn
         answer = await http.post("/v1/messages", json=BODY, headers={"x-api-key": token("ec-1", exp=1)})
         said = {"type": "authentication_error", "message": "the token has expired"}
         assert (answer.status, answer.json()) == (401, {"type": "error", "error": said})
-
-
-def test_a_caller_keeps_its_place_and_its_debt_through_a_restart(ways: dict[str, Known], tmp_path: Path) -> None:
-    """The file of debts has callers that only their tokens name, below their organisations, with the same numbers."""
-    config = replace(ways["jwt"].fields["jwt"], organisation_claim="org")
-    fields = {"jwt": config, "policy": "fcfs+hierarchical", "state": str(tmp_path / "debts.json")}
-    seen: list[Any] = []
-
-    @in_loop
-    async def run(weight: int) -> None:
-        async with ways["jwt"].gateway(
-            Fake(), organisations={"acme": gateway_config.OrganisationConfig(weight)}, **fields
-        ) as (
-            here,
-            http,
-        ):
-            shown = bearer(token("ec-1", org="acme"))
-            assert (await http.post(CHAT, json=BODY, headers=shown)).status == 200
-            await here.emptied()
-            seen.append([(client.id, client.name, client.place) for client in here.account.clients.all])
-            assert here.account.window.guard.set_aside is None
-
-    run(2)
-    run(5)
-    assert seen == [[(0, "jwt/acme:ann", (("acme", weight),))] for weight in (2, 5)]

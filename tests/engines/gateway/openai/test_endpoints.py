@@ -317,22 +317,6 @@ async def test_what_is_not_served_is_an_error_of_the_protocol() -> None:
         assert model.asked == []
 
 
-@pytest.mark.parametrize("origins", [(), ("https://page",), ("*",)])
-@in_loop
-async def test_a_page_of_another_origin_may_call_only_if_it_is_named(origins: tuple[str, ...]) -> None:
-    """A browser's preflight needs no key; its answer and that of the call name the origin, or nothing."""
-    async with modelled(Model(), cors_origins=origins) as here:
-        asks = {"Origin": "https://page", "Access-Control-Request-Method": "POST"}
-        asks["Access-Control-Request-Headers"] = "authorization"
-        preflight = await here.http.request("OPTIONS", CHAT, headers=asks)
-        call = await here.http.post(CHAT, json={**PLAIN, "max_tokens": 5}, headers={**USER, "Origin": "https://page"})
-        refused = await here.http.post(CHAT, content=b"{", headers={**USER, "Origin": "https://page"})
-        assert (preflight.status, call.status, refused.status) == (204, 200, 400)
-        for answer in (preflight, call, refused):
-            assert answer.headers.get("Access-Control-Allow-Origin") == ("https://page" if origins else None)
-        assert preflight.headers.get("Access-Control-Allow-Headers") == ("authorization" if origins else None)
-
-
 @in_loop
 async def test_a_packed_body_is_refused_before_it_is_read() -> None:
     """A small body that would be a large one is a clear error, and reaches no server."""

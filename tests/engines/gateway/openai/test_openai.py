@@ -23,7 +23,7 @@ IMAGE = "data:image/png;base64," + base64.b64encode(bytes(30_000)).decode()
 
 def read(path: str, fields: dict[str, Any]) -> openai.ForwardedCall:
     """The call with these fields at this path."""
-    return openai.read_call(json.dumps(fields).encode(), CONFIG, None, openai.BY_PATH[path])
+    return openai.read_call(json.dumps(fields).encode(), CONFIG, openai.BY_PATH[path])
 
 
 def user(content: Any) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ def test_every_stream_is_asked_for_usage_and_no_other_byte_changes(options: dict
     raw = b'{ "prompt":"a", "seed": 1.50e3,"max_tokens" :5,"stream":true' + json.dumps(options).encode()[1:-1].join(
         (b"," if options else b"", b"}")
     )
-    call = openai.read_call(raw, CONFIG, None, openai.BY_PATH["/v1/completions"])
+    call = openai.read_call(raw, CONFIG, openai.BY_PATH["/v1/completions"])
     asked = json.loads(call.body)
     assert asked["stream_options"]["include_usage"] is True
     assert b"1.50e3" in call.body
@@ -203,7 +203,7 @@ NONSENSE = [
 def test_what_is_no_call_is_one_clear_400(raw: bytes) -> None:
     """Bad JSON, bad text, numbers that are none, fields that come twice: a sentence of one line, and no traceback."""
     with pytest.raises(CallError) as caught:
-        openai.read_call(raw, CONFIG, None, openai.BY_PATH["/v1/completions"])
+        openai.read_call(raw, CONFIG, openai.BY_PATH["/v1/completions"])
     assert caught.value.status == 400
     assert 10 < len(caught.value.message) < 200
     assert "\n" not in caught.value.message
@@ -213,7 +213,7 @@ def test_what_is_no_call_is_one_clear_400(raw: bytes) -> None:
 def test_a_limit_is_read_as_servers_read_it(most: str, output: int) -> None:
     """None for -1 and null, text of a number, and 0, which holds a place for one token; it goes on as it came."""
     raw = f'{{"messages":[{{"role":"user","content":"a"}}],"max_tokens":{most}}}'.encode()
-    call = openai.read_call(raw, CONFIG, None, openai.BY_PATH[CHAT])
+    call = openai.read_call(raw, CONFIG, openai.BY_PATH[CHAT])
     assert (call.max_output_tokens, call.declared, call.body) == (output, output != 4096, raw)
 
 
@@ -240,7 +240,7 @@ def test_no_body_is_costly_to_read(path: str, raw: bytes) -> None:
     msgspec.json.decode(raw)
     decoded = time.process_time()
     with suppress(CallError):
-        openai.read_call(raw, CONFIG, None, openai.BY_PATH[path])
+        openai.read_call(raw, CONFIG, openai.BY_PATH[path])
     assert time.process_time() - decoded < max((decoded - begun) / 2, 0.1)
 
 
@@ -266,7 +266,7 @@ def test_of_more_parts_than_are_searched_all_count_by_their_bytes() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:," + "x" * 70}}
     for count, searched in ((8_000, True), (30_000, False)):
         raw = json.dumps({"messages": user([image] * count)}, separators=(",", ":")).encode()
-        call = openai.read_call(raw, replace(CONFIG, media_tokens=9), None, openai.BY_PATH[CHAT])
+        call = openai.read_call(raw, replace(CONFIG, media_tokens=9), openai.BY_PATH[CHAT])
         assert (call.prompt_tokens < 9 * count + 11 * count) == searched
         assert call.body == raw
 

@@ -19,23 +19,9 @@ from tests.support.adapters.loops import in_loop, until
 BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
 
 
-class Spans:
-    """In place of an exporter of spans."""
-
-    def __init__(self) -> None:
-        self.closed = 0
-
-    def begin(self, *_: object) -> None:
-        """No span."""
-
-    def close(self) -> None:
-        """Count it."""
-        self.closed += 1
-
-
 @asynccontextmanager
-async def whole(folder: Path, spans: Spans) -> AsyncIterator[tuple[World, list[int]]]:
-    """A gateway with all that is begun and ended: keys of tokens by a URL, a store, spans, and a server whose health is
+async def whole(folder: Path) -> AsyncIterator[tuple[World, list[int]]]:
+    """A gateway with all that is begun and ended: keys of tokens by a URL, a store, and a server whose health is
     asked; and how often the keys were asked for."""
     asked: list[int] = []
 
@@ -53,14 +39,11 @@ async def whole(folder: Path, spans: Spans) -> AsyncIterator[tuple[World, list[i
         "unknown_clients": "reject",
         "clients": {"ann": ClientConfig(jwt=("ann",))},
         "store": StoreConfig((folder / "account").as_uri(), gateways=1),
-        "traces": True,
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairsched.engines.gateway.gateway._tracing", lambda: spans)
-        async with served(issuer) as keys_url, served(Fake().app) as url:
-            jwt = JwtConfig(f"{keys_url}/keys", ISSUER, AUDIENCE, refresh_seconds=1e-3, retry_seconds=1e-3)
-            async with world(url, jwt=jwt, **fields) as here:
-                yield here, asked
+    async with served(issuer) as keys_url, served(Fake().app) as url:
+        jwt = JwtConfig(f"{keys_url}/keys", ISSUER, AUDIENCE, refresh_seconds=1e-3, retry_seconds=1e-3)
+        async with world(url, jwt=jwt, **fields) as here:
+            yield here, asked
 
 
 def holders(folder: Path) -> bool:
@@ -70,22 +53,20 @@ def holders(folder: Path) -> bool:
 
 @in_loop
 async def test_a_gateway_with_keys_by_url_and_a_store_ends_all_that_it_began(tmp_path: Path) -> None:
-    """Its leases are returned, the keys of tokens are asked for no more, spans are exported once, connections are
-    closed, and no task is left."""
-    before, spans = asyncio.all_tasks(), Spans()
-    async with whole(tmp_path, spans) as (here, asked):
+    """Its leases are returned, the keys of tokens are asked for no more, connections are closed, and no task is
+    left."""
+    before = asyncio.all_tasks()
+    async with whole(tmp_path) as (here, asked):
         assert (await here.http.post("/v1/chat/completions", json=BODY, headers=bearer(token()))).status == 200
         await until(lambda: len(asked) > 3)
         assert holders(tmp_path)
         gateway = here.gateway
-        assert spans.closed == 0
         await gateway.stop()
-        assert (holders(tmp_path), spans.closed, gateway.http.closed) == (False, 1, True)
+        assert (holders(tmp_path), gateway.http.closed) == (False, True)
         count = len(asked)
         await asyncio.sleep(0.1)
         assert len(asked) == count
     await asyncio.sleep(0)
-    assert spans.closed == 1
     assert asyncio.all_tasks() == before
 
 
@@ -94,7 +75,6 @@ async def test_a_part_that_fails_is_told_at_once_and_keeps_no_other_from_its_end
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has its error while the gateway serves on; at the end all others end as they should."""
-    spans = Spans()
     with pytest.MonkeyPatch.context() as patch:
 
         async def fails(_: object) -> None:
@@ -102,9 +82,9 @@ async def test_a_part_that_fails_is_told_at_once_and_keeps_no_other_from_its_end
 
         patch.setattr("fairsched.engines.gateway.identity.CallerNames.run", fails)
         with caplog.at_level(logging.ERROR):
-            async with whole(tmp_path, spans) as (here, _):
+            async with whole(tmp_path) as (here, _):
                 await until(lambda: "the refresher broke" in caplog.text)
                 answer = await here.http.post("/v1/chat/completions", json=BODY, headers=bearer(token()))
                 assert answer.status == 200
                 assert holders(tmp_path)
-    assert (holders(tmp_path), spans.closed) == (False, 1)
+    assert not holders(tmp_path)

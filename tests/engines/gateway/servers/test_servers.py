@@ -3,15 +3,16 @@
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from fairsched.engines.gateway.config import LimitConfig, ServerConfig
 from fairsched.engines.gateway.servers.health import PROBES_MAX, SAVED, Failure, ServerHealth, Why, retry_after_seconds
-from fairsched.engines.gateway.servers.target import MISSED_MAX, Servers, ServerTarget, Upstream
+from fairsched.engines.gateway.servers.target import MISSED_MAX, Servers, Upstream
 
 SECOND = 10**9
 COUNTED: list[Why] = ["busy", "failed", "lost", "error", "late"]
@@ -258,7 +259,7 @@ NAMED = ServerConfig("http://pool.example:8000", 100, resolve=True)
 FIXED = ServerConfig("http://10.0.0.1:8000", 100)
 
 
-def apply(servers: Servers, wanted: list[ServerTarget]) -> None:
+def apply(servers: Servers, wanted: list[Upstream]) -> None:
     """Those who leave are gone, and those who join have the lowest free places."""
     leave, stay, join = servers.changes(wanted)
     for place in leave:
@@ -288,16 +289,20 @@ def test_the_servers_are_those_that_a_name_resolved_to_lately(answers: list[set[
 
 def test_an_address_is_called_under_its_name() -> None:
     """The URL has the address; name and port are told to the server, and its certificate is checked for the name."""
-    told = ServerTarget(NAMED, "10.0.0.7").upstream(3)
-    assert told == Upstream(3, "http://10.0.0.7:8000", None, "pool.example:8000")
-    assert told.server_hostname == "pool.example"
-    assert ServerTarget(NAMED, "fd00::7").upstream(0).url == "http://[fd00::7]:8000"
-    assert (
-        ServerTarget(ServerConfig("https://pool.example/base", 9), "10.0.0.7").upstream(0).url
-        == "https://10.0.0.7/base"
-    )
-    fixed = ServerTarget(FIXED).upstream(0)
-    assert (fixed.url, fixed.host, fixed.server_hostname) == (FIXED.url, None, None)
+    asked: list[tuple[Any, ...]] = []
+
+    class Session:
+        def request(self, method: str, url: URL, *, headers: dict[str, str], **more: Any) -> None:
+            asked.append((method, str(url), headers, more["server_hostname"]))
+
+    for server in (Upstream(NAMED, "10.0.0.7"), Upstream(FIXED)):
+        server.request(cast(Any, Session()), "GET", "/health", {})
+    assert asked == [
+        ("GET", "http://10.0.0.7:8000/health", {"Host": "pool.example:8000"}, "pool.example"),
+        ("GET", f"{FIXED.url}/health", {}, None),
+    ]
+    assert Upstream(NAMED, "fd00::7").url == "http://[fd00::7]:8000"
+    assert Upstream(ServerConfig("https://pool.example/base", 9), "10.0.0.7").url == "https://10.0.0.7/base"
 
 
 def test_settings_of_a_server_change_and_it_stays() -> None:
@@ -306,6 +311,6 @@ def test_settings_of_a_server_change_and_it_stays() -> None:
     apply(servers, servers.wanted([FIXED]))
     larger = ServerConfig(FIXED.url, 200, api_key="sk-1")
     leave, stay, join = servers.changes(servers.wanted([larger]))
-    assert (leave, stay, join) == ([], [(0, ServerTarget(larger))], [])
-    leave, stay, join = servers.changes([ServerTarget(ServerConfig("http://10.0.0.2:8000", 100))])
+    assert (leave, stay, join) == ([], [(0, Upstream(larger))], [])
+    leave, stay, join = servers.changes([Upstream(ServerConfig("http://10.0.0.2:8000", 100))])
     assert (leave, stay, len(join)) == ([0], [], 1)
