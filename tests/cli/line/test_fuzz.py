@@ -158,7 +158,6 @@ LIKELY = {
         "listen": "127.0.0.1:0 nowhere.invalid:80 127.0.0.1:65536 : 127.0.0.1",
         "CONFIG.toml": "gateway.toml picker.toml deployment.toml",
         "config": "deployment.toml gateway.toml",
-        "tokenizer": "builtins:len builtins:x broken:x leaving:x raising:x len",
         "model": "small nosuch NAME",
         "URL": "http://127.0.0.1:9 http://[ ftp://x http:// https://127.0.0.1:99999999",
         "only": "from=10m from=2024-01-01T00:00:00Z from=99999999999h until=9999-12-31T23:59:59+14:00 "
