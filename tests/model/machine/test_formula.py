@@ -92,6 +92,6 @@ def test_the_70b_presets_are_lines_of_their_formula() -> None:
         lines, formula = PRESETS[name], preset(name.replace("llama-3-", "llama-3.1-"))
         assert formula is not None
         for tokens in (1, 1_024, 8_192):
-            assert lines.step_ns([(tokens, 0)], 0, 0) == pytest.approx(formula.step_ns([(tokens, 0)], 0, 0), rel=0.001)
+            assert lines.step_ns([(tokens, 0)], 0, 0) == pytest.approx(formula.step_ns([(tokens, 0)], 0, 0), rel=0.005)
         for context in (256, 2_048):
             assert lines.decode_ns(32, 32 * context) == pytest.approx(formula.decode_ns(32, 32 * context), rel=0.005)
