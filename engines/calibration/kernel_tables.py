@@ -36,7 +36,7 @@ class TableError(ValueError):
 
 
 def rows(path: Path, *numbers: str, names: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a CSV file: these fields as numbers that are not negative, and the `names` as text.
+    """Yield the rows of a CSV file, each with its number (`row`): these fields as numbers, and the `names` as text.
 
     Raises `TableError` with file, row and field.
     """
@@ -44,28 +44,42 @@ def rows(path: Path, *numbers: str, names: tuple[str, ...] = ()) -> Iterator[dic
         reader = csv.DictReader(file)
         for field in (*numbers, *names):
             if field not in (reader.fieldnames or ()):
-                raise TableError(f"{path}: there is no column {field}")
+                there = ", ".join(reader.fieldnames or ())
+                raise TableError(f"{path}: there is no column {field}, but {there[:200] or 'nothing'}")
         for number, row in enumerate(reader, 2):
-            found: dict[str, Any] = {name: row[name] for name in names}
+            found: dict[str, Any] = {name: row[name] for name in names} | {"row": number}
             for field in numbers:
                 try:
                     found[field] = float(row[field])
                 except (TypeError, ValueError):
                     raise TableError(f"{path}, row {number}: {field} is {row[field]!r}, not a number") from None
-                if field == "time_us" and not found[field] >= 0:
+                if field.startswith("time_") and not found[field] >= 0:
                     raise TableError(f"{path}, row {number}: {field} is {row[field]}, and no time is negative")
             yield found
         if reader.line_num < 2:
             raise TableError(f"{path}: there are no rows")
 
 
-def _rising(values: Mapping[int, float]) -> Table:
+def rising(values: Mapping[int, float]) -> Table:
     """Return a table that never falls, halfway between the largest time before a point and the smallest after it:
     measured times fall by chance."""
     points = sorted(values)
     before = accumulate((values[point] for point in points), max)
     after = list(accumulate((values[point] for point in reversed(points)), min))
     return Table(tuple(points), tuple(round(500 * (a + b)) for a, b in zip(before, reversed(after), strict=True)))
+
+
+FALL_MAX = 0.25
+"""Times that fall by more than this share where there is more to do are no noise."""
+
+
+def risen(path: Path, field: str, values: Mapping[int, float]) -> None:
+    """Raise `TableError` where times fall by more than chance."""
+    most = 0.0
+    for point in sorted(values):
+        if values[point] < (1 - FALL_MAX) * most:
+            raise TableError(f"{path}: {field} {point} take {values[point]:,.0f} us, and fewer take {most:,.0f} us")
+        most = max(most, values[point])
 
 
 def _stairs(table: Table) -> Table:
@@ -77,6 +91,11 @@ def _stairs(table: Table) -> Table:
             values.append(value)
         points.append(point)
         values.append(value)
+    if len(table.points) > 1:
+        # Beyond the last stair it goes on as from half way to it.
+        last, half = table.points[-1], table.points[-1] // 2
+        points.append(2 * last - half)
+        values.append(2 * table.at(last) - table.at(half))
     return Table(tuple(points), tuple(values))
 
 
@@ -84,13 +103,13 @@ def _entries(tree: Any) -> int:
     return sum(map(_entries, tree.values())) if isinstance(tree, dict) else 1
 
 
-def _grid(tree: Any) -> Table:
+def grid(tree: Any) -> Table:
     """Return nested dictionaries as a table, without what is thin."""
     if not isinstance(next(iter(tree.values())), dict):
-        return _rising(tree)
+        return rising(tree)
     most = max(_entries(below) for point, below in tree.items() if point or len(tree) == 1)
     kept = {point: below for point, below in sorted(tree.items()) if not point or 2 * _entries(below) >= most}
-    return Table(tuple(kept), tuple(map(_grid, kept.values())))
+    return Table(tuple(kept), tuple(map(grid, kept.values())))
 
 
 def llmservingsim(
@@ -107,22 +126,28 @@ def llmservingsim(
         return prefix / f"{name}.csv" if prefix.is_dir() else prefix.with_name(f"{prefix.name}-{name}.csv")
 
     dense, sequences = defaultdict[int, float](float), defaultdict[int, float](float)
+    measured = defaultdict[str, set[int]](set)
     for row in rows(file("dense"), "tokens", "time_us", names=("layer",)):
         times = 1 if row["layer"] in ONCE else layers * (2 if row["layer"] in TWICE else 1)
         dense[int(row["tokens"])] += times * row["time_us"]
+        measured[row["layer"]].add(int(row["tokens"]))
+    for layer, points in measured.items():
+        if hole := sorted(dense.keys() - points):
+            raise TableError(f"{file('dense')}: {layer} has no row of {hole[0]} tokens, as other layers have")
+    risen(file("dense"), "tokens", dense)
     for row in rows(file("per_sequence"), "sequences", "time_us", names=("layer",)):
         sequences[int(row["sequences"])] += row["time_us"]
     decodes: dict[int, Any] = {}
     prompts: dict[int, Any] = {}
-    grid = "prefill_chunk", "kv_prefill", "n_decode", "kv_decode"
-    for row in rows(file("attention"), *grid, "time_us"):
-        tokens, before, batch, context = (int(row[name]) for name in grid)
+    axes = "prefill_chunk", "kv_prefill", "n_decode", "kv_decode"
+    for row in rows(file("attention"), *axes, "time_us"):
+        tokens, before, batch, context = (int(row[name]) for name in axes)
         tree = decodes if not tokens else prompts.setdefault(tokens, {}).setdefault(before, {})
         tree.setdefault(batch, {})[context] = layers * row["time_us"]
     if not (decodes and prompts):
         raise TableError(f"{file('attention')}: no row of {'prompts' if decodes else 'decodes alone'}")
-    attention = AttentionTable(_grid(decodes), _grid(prompts), _skew(file("skew_fit")) if skew else None)
-    return Kernels(_stairs(_rising(dense)), attention, _rising(sequences), reduce=reduce, graph_sizes=graph_sizes)
+    attention = AttentionTable(grid(decodes), grid(prompts), _skew(file("skew_fit")) if skew else None)
+    return Kernels(_stairs(rising(dense)), attention, rising(sequences), reduce=reduce, graph_sizes=graph_sizes)
 
 
 def _skew(path: Path) -> Skew:

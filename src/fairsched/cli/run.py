@@ -36,6 +36,7 @@ COMMANDS = {
     "conform": ("conform", "hold any gateway to fairness, identity, cancellation and streaming, from outside"),
     "serve": ("serve", "serve OpenAI's API with our own engine, to try everything on one machine"),
     "calibrate": ("calibrate", "time the torch engine here and fit a latency model, or fit one to a log"),
+    "machine": ("machine", "read a published profile of a GPU as a latency model"),
     "validate": ("calibrate", "hold the simulator against the torch engine"),
     "reproduce": ("reproduce", "run results of papers again"),
 }
