@@ -16,6 +16,9 @@ _LAST = 32
 """So many last requests of a client predict its next."""
 _ENOUGH = 4
 """With fewer the last requests of all clients do."""
+_UNKNOWN = 512
+"""What is predicted before requests ended: more than the mean output of ShareGPT, 338 tokens ("Efficient Memory
+Management for Large Language Model Serving with PagedAttention", figure 11)."""
 _ALL = -1
 """All clients together."""
 _AMPLE = 8
@@ -122,7 +125,7 @@ class Reservations:
     def predicted(self, client: int, most: int) -> int:
         """Return how many outputs a request is expected to have, of those that it declared."""
         usual = self.usual(client)
-        return most if usual is None else min(most, usual)
+        return min(most, _UNKNOWN if usual is None else usual)
 
     def ample(self, client: int, least: int, most: int) -> int:
         """Return the limit of a request whose caller names none, and that may have so many: far more than is usual."""

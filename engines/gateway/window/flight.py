@@ -44,8 +44,8 @@ class CallInFlight:
 
     @property
     def astray(self) -> bool:
-        """Whether it came to far more than it reserved at first."""
-        return self.produced > 2 * self.first
+        """Whether it came to far more than it reserved at first: twice that, and an eighth of what it declared."""
+        return self.produced > max(2 * self.first, self.request.max_output_tokens // 8)
 
     @property
     def tokens(self) -> int:

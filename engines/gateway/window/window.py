@@ -288,15 +288,16 @@ class Window:
             reserved = self._reservations.reserves(client, most, predicted, self._unreserved_max(client))
             held = guarantees.held_tokens(request.prompt_tokens, reserved)
             least = guarantees.room_needed(held, self.largest)
-            needed = least if reserved == predicted else held
+            trusted = reserved == predicted or not self.unreserved_of(client)
+            needed = least if trusted else held
             if needed > free:
-                if reserved == predicted or not self.unreserved_of(client):
-                    past.append(client)
-                    if least < held:
-                        continue
-                    break
-                self._set_aside(client, now_ns)
-                continue
+                if not trusted:
+                    self._set_aside(client, now_ns)
+                    continue
+                past.append(client)
+                if least < held:
+                    continue
+                break
             if decision is not None:
                 self.guard.commit(decision)
             else:
@@ -326,11 +327,11 @@ class Window:
         if not (flight.produced or flight.quiet):
             # For logs, which say when the first token came.
             self._announce(ev.Prefilled(now_ns, WINDOW, request_id, request.client, request.prompt_tokens, 0))
+        was_astray = flight.astray
         flight.produced += tokens
         self.overrun_tokens += max(min(flight.produced - request.max_output_tokens, tokens), 0)
         self._overran(request.client, min(flight.produced - flight.reserved, tokens), now_ns)
-        if flight.astray and flight.produced - tokens <= 2 * flight.first:
-            self._reservations.astray[self._reservations.payer(request.client)] += 1
+        self._reservations.astray[self._reservations.payer(request.client)] += flight.astray - was_astray
         self._count(flight, max(flight.counted, flight.produced))
         more = guarantees.grown_outputs(flight.reserved, flight.produced, request.max_output_tokens) - flight.reserved
         if more:
