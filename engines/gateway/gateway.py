@@ -392,12 +392,12 @@ class _Try:
         self._gateway.account.failed(self._placed.upstream.server, self._name, error.failure)
 
     def _unbilled(self, outcome: str) -> None:
-        """End a call whose server failed before a token came, or refused it.  No quota pays for that.  What ends at
-        once computed nothing; later it may have come to the last token, and its client's share is charged by
-        estimate: calls that are sent to be refused hold places of others."""
+        """End a call whose server failed before a token came, or refused it.  No quota pays for that, and its client's
+        share is charged by estimate: calls that are sent to be refused hold places of others.  What ends at once
+        computed no prompt; later it may have come to the last token."""
         account, request_id = self._gateway.account, self._placed.request_id
         if time.monotonic() - self._begun < AT_ONCE_SECONDS:
-            account.give_back(request_id, outcome)
+            account.give_back(request_id, outcome, sent=True)
         else:
             account.cancel(request_id, outcome, billed=False)
 

@@ -345,9 +345,9 @@ class Account:
         end = partial(self.window.cancel, request_id, computed_tokens=computed_tokens, cached_tokens=cached_tokens)
         self._end(request_id, end, outcome, None if billed else NOTHING)
 
-    def give_back(self, request_id: int, outcome: str) -> None:
-        """End a call of which the server computed nothing."""
-        self._end(request_id, partial(self.window.give_back, request_id), outcome, NOTHING)
+    def give_back(self, request_id: int, outcome: str, *, sent: bool = False) -> None:
+        """End a call of which the server computed nothing: it was never there, or was `sent` and refused."""
+        self._end(request_id, partial(self.window.give_back, request_id, sent=sent), outcome, NOTHING)
 
     def count(self, outcome: str, calls: int = 1) -> None:
         """Count calls that ended before they had a place."""

@@ -402,12 +402,21 @@ class Window:
         self._bring_back(request.client, now_ns)
         return True
 
-    def give_back(self, request_id: int, now_ns: int) -> None:
+    def give_back(self, request_id: int, now_ns: int, *, sent: bool = False) -> None:
         """End a request of which the server computed nothing: the charge of its prompt is given back (within one
-        quantum of credit), and the memory that it held is charged all the same."""
+        quantum of credit), and the memory that it held is charged all the same.
+
+        One that was `sent`, and that the server refused, is charged the outputs that are usual in its time, one at
+        least, and keeps the charge of its prompt if these are several: it held a place, and a client whose requests are
+        free would always have credit.
+        """
         flight = self._flights[request_id]
-        self.servers[flight.server].charged -= flight.request.prompt_tokens
-        self._release(flight, cancelled(flight, flight.charged, now_ns), learns=False)
+        outputs = self._estimates.outputs(flight, now_ns, 1) if sent else 0
+        if outputs > flight.produced:
+            self.produced(request_id, outputs - flight.produced, now_ns)
+        uncomputed = flight.charged if outputs <= 1 else 0
+        self.servers[flight.server].charged -= flight.request.prompt_tokens - flight.charged + uncomputed
+        self._release(flight, cancelled(flight, uncomputed, now_ns), learns=False)
 
     def withdraw(self, request_id: int, now_ns: int) -> None:
         """End a request that was not sent, nor will be: it leaves the queue, or gets back what it was charged."""

@@ -133,6 +133,14 @@ ATTACKS = (
     ),
     Attack(
         2,
+        "short-500",
+        "answers of 500 after the work, which is over in less time than a failure at once may take",
+        floods.loops(64, floods.chat("[tokens {n}] [fails late]"), tokens=10),
+        honest=floods.loops(64, floods.chat(), tokens=10),
+        slots=16,
+    ),
+    Attack(
+        2,
         "time-outs",
         "calls that are not streamed and take longer than a server may be silent",
         floods.loops(8, floods.chat("[tokens 250]", 250), stagger=0.4),

@@ -74,6 +74,14 @@ def test_finding_1_output_that_no_event_shows_is_charged(versus: Versus, name: s
     assert charged >= computed - in_flight
 
 
+def test_calls_that_fail_at_once_are_not_free(versus: Versus) -> None:
+    """Work that is over in less time than a failure at once may take is charged by time: a client whose calls are free
+    always has credit, and no other is given any."""
+    _, attacked = versus("short-500")
+    charged, computed = charged_and_computed(attacked)
+    assert charged >= 0.8 * (computed - 9 * 12)
+
+
 @TOGETHER
 @pytest.mark.parametrize("name", ["leaves", "late-500"])
 def test_finding_2_work_of_calls_that_end_without_usage_is_charged(versus: Versus, name: str, gateways: int) -> None:
