@@ -386,18 +386,18 @@ class _Try:
     def _failed(self, error: servers.ServerFailedError) -> None:
         outcome = f"tried again ({error.failure.why})"
         if error.sent:
-            self._unbilled(outcome)
+            self._unbilled(outcome, answered=False)
         else:
             self._gateway.account.give_back(self._placed.request_id, outcome)
         self._gateway.account.failed(self._placed.upstream.server, self._name, error.failure)
 
-    def _unbilled(self, outcome: str) -> None:
+    def _unbilled(self, outcome: str, *, answered: bool = True) -> None:
         """End a call whose server failed before a token came, or refused it.  No quota pays for that, and its client's
         share is charged by estimate: calls that are sent to be refused hold places of others.  What ends at once
-        computed no prompt; later it may have come to the last token."""
+        computed no prompt, and where there was no answer nothing; later it may have come to the last token."""
         account, request_id = self._gateway.account, self._placed.request_id
         if time.monotonic() - self._begun < AT_ONCE_SECONDS:
-            account.give_back(request_id, outcome, sent=True)
+            account.give_back(request_id, outcome, sent=answered)
         else:
             account.cancel(request_id, outcome, billed=False)
 
