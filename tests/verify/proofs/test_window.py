@@ -1,6 +1,7 @@
 """U follows from the gateway's window: the functions as they ship, any number of calls, any number of servers."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -9,9 +10,11 @@ import pytest
 from fairsched.engines.gateway import window_policy
 from fairsched.model.pricing import COMMON, charge_max_reserved
 from fairsched.policies.guarantees import window
-from fairsched.verify.logic import Claim, World, total
+from fairsched.verify.logic import Claim, World, claim_named, total
+from fairsched.verify.proofs.gates import deficit as deficit_proofs
+from fairsched.verify.proofs.kernels import deficit as gate_kernels
 from fairsched.verify.proofs.memory import window as window_proofs
-from fairsched.verify.solvers import Broken, prove
+from fairsched.verify.solvers import Broken, Proved, prove
 
 pytestmark = pytest.mark.kept
 
@@ -85,3 +88,14 @@ def test_servers_that_hold_too_much_take_room_elsewhere() -> None:
 
     system = attrs.evolve(claim.system, derived={**claim.system.derived, "room": room})
     assert isinstance(prove(attrs.evolve(claim, system=system, invariants=claim.conclusions)), Broken)
+
+
+def test_credit_that_is_given_while_a_request_is_passed_is_refuted() -> None:
+    """D-pass fails where a refill is due although the client whose request waits for room has credit."""
+
+    def topped(o: Any, q: Any, queued: Any, known: Any, quantum: Any) -> Any:
+        return o.where(known & (q <= 0) & o.any(queued), q + quantum, q)
+
+    kernel = SimpleNamespace(**{**vars(gate_kernels), "refill": topped, "refill_due": lambda o, q, w: o.any(w)})
+    for functions, verdict in ((gate_kernels, Proved), (kernel, Broken)):
+        assert isinstance(prove(claim_named("D-pass", deficit_proofs.claims(functions))), verdict)

@@ -12,7 +12,6 @@ back) and `P` the credit that refills gave since t1.  Every event keeps W + q = 
 is refilled as if it owed that, so a refund may leave it more than a quantum: q + K <= Q + B.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -622,13 +621,3 @@ def claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
         _change_claim(kernel),
         _change_gap_claim(kernel),
     )
-
-
-def bugs() -> tuple[v.Bug, ...]:
-    """A small error that has to be found."""
-
-    def topped(o: Algebra, q: Any, queued: Any, known: Any, quantum: Any) -> Any:
-        return o.where(known & (q <= 0) & o.any(queued), q + quantum, q)
-
-    kernel: Any = SimpleNamespace(**{**vars(deficit), "refill": topped, "refill_due": lambda o, q, w: o.any(w)})
-    return (v.Bug("a refill while a client that waits for room has credit", _passed(kernel)),)
