@@ -17,26 +17,41 @@ blocks are kept here, by number.  Source: vLLM 0.32.0 and 0.19.0, `vllm/v1/core`
 each step to the former.
 """
 
+import logging
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import attrs
 from msgspec.structs import replace
 
-from fairsched.engines.analysis import Recorder, Run
+from fairsched.engines.adapters.vllm import (
+    FairQueue,
+    KvMemory,
+    Prefixes,
+    VllmSettings,
+    VllmTracker,
+    chosen,
+    unreserved_tokens,
+)
+from fairsched.engines.analysis import Recorder, Run, run_charging
 from fairsched.engines.logs import CanonicalLog
+from fairsched.engines.serving import AdmissionGuard, EventBus
 from fairsched.engines.simulation.calls import CallGraph
+from fairsched.engines.simulation.simulated_worker import PolicyStallError
 from fairsched.model import events as ev
 from fairsched.model.machine import LatencyModel
-from fairsched.model.request import KEY_BYTES, Job, Prompt, Request, Workload
+from fairsched.model.request import KEY_BYTES, TOKENS_MAX, Client, Job, Prompt, Request, Workload
 
 NULL_BLOCK = 0
 """vLLM keeps the first block for itself."""
+PATIENCE_MS = 3_600_000
+"""How long a policy may take over a decision, on the clock of the simulating machine."""
 
 
 def _positive(instance: object, attribute: "attrs.Attribute[int]", value: int) -> None:
@@ -90,13 +105,14 @@ class VllmCall:
     back) it has `num_computed_tokens`, the first `num_cached_tokens` of them found in the cache, with those of steps in
     flight (`num_in_flight_tokens`).  Of a preempted one `num_stale_output_tokens` are in flight.  It holds `blocks`, of
     which `num_cached_blocks` have their names.  It ends after `output_tokens`, which the scheduler does not know.
+    From `next_decode_eligible_step` on it decodes.
     """
 
     __slots__ = (
-        "block_hashes", "blocks", "extend_left", "is_prefill_chunk", "job", "max_tokens", "num_cached_blocks",
-        "num_cached_tokens", "num_computed_tokens", "num_in_flight_tokens", "num_output_placeholders",
-        "num_output_tokens", "num_preemptions", "num_prompt_tokens", "num_stale_output_tokens", "num_tokens",
-        "output_tokens", "status"
+        "block_hashes", "blocks", "extend_left", "is_paused", "job", "max_tokens", "next_decode_eligible_step",
+        "num_cached_blocks", "num_cached_tokens", "num_computed_tokens", "num_in_flight_tokens",
+        "num_output_placeholders", "num_output_tokens", "num_preemptions", "num_prompt_tokens",
+        "num_stale_output_tokens", "num_tokens", "output_tokens", "request_id", "resumable", "sampling_params", "status"
     )  # fmt: skip
 
     def __init__(self, job: Job, block_hashes: list[bytes]) -> None:
@@ -106,14 +122,37 @@ class VllmCall:
         self.block_hashes, self.blocks = block_hashes, list[int]()
         self.num_computed_tokens = self.num_cached_tokens = self.num_cached_blocks = self.num_in_flight_tokens = 0
         self.num_output_placeholders = self.num_stale_output_tokens = self.num_output_tokens = 0
-        self.num_preemptions = self.extend_left = 0
-        self.is_prefill_chunk = False
+        self.num_preemptions = self.extend_left = self.next_decode_eligible_step = 0
+        self.resumable = self.is_paused = False
+        self.request_id = str(job.request.id)
+        self.sampling_params: SimpleNamespace | None = None
         self.status = Status.WAITING
 
-    @property
+    def ends_in_flight(self) -> bool:
+        """Return whether a step in flight makes the last token that it may have."""
+        ahead = self.num_output_placeholders
+        return ahead > 0 and self.num_computed_tokens + 2 - ahead >= self.num_prompt_tokens + self.max_tokens
+
     def is_finished(self) -> bool:
-        """Whether it is over."""
+        """Return whether it is over."""
         return self.status is Status.FINISHED_STOPPED or self.status is Status.FINISHED_ABORTED
+
+
+class FcfsQueue(deque[VllmCall]):
+    """The queue of requests that wait, with vLLM's calls; those that were taken out or passed over are in front."""
+
+    add_request = deque.append
+    prepend_request = deque.appendleft
+    pop_request = deque.popleft
+    remove_request = deque.remove
+
+    def peek_request(self) -> VllmCall:
+        """Return the request in front."""
+        return self[0]
+
+    def prepend_requests(self, requests: Iterable[VllmCall]) -> None:
+        """Put requests in front, the last one first."""
+        self.extendleft(requests)
 
 
 class BlockPool:
@@ -124,7 +163,7 @@ class BlockPool:
         self._nameless_first = nameless_first
         self.free = OrderedDict.fromkeys(range(NULL_BLOCK + 1, blocks))
         self.caching = caching
-        self._holders = [0] * blocks
+        self.holders = [0] * blocks
         self.names: list[bytes | None] = [None] * blocks
         self._cached: dict[bytes, list[int]] = {}
 
@@ -140,20 +179,20 @@ class BlockPool:
 
     def unused(self, blocks: Iterable[int]) -> int:
         """Return how many of these blocks are free."""
-        return sum(not self._holders[block] for block in blocks)
+        return sum(not self.holders[block] for block in blocks)
 
     def hold(self, blocks: Iterable[int]) -> None:
         """Let one more request hold each of these blocks."""
         for block in blocks:
-            if not self._holders[block]:
+            if not self.holders[block]:
                 del self.free[block]
-            self._holders[block] += 1
+            self.holders[block] += 1
 
     def take(self, count: int) -> list[int]:
         """Return the first free blocks, which lose their names."""
         taken = [self.free.popitem(last=False)[0] for _ in range(count)]
         for block in taken:
-            self._holders[block] = 1
+            self.holders[block] = 1
             name = self.names[block]
             if name is not None:
                 self.names[block] = None
@@ -175,8 +214,8 @@ class BlockPool:
         nameless: list[int] = []
         named: list[int] = []
         for block in reversed(blocks):
-            self._holders[block] -= 1
-            if not self._holders[block]:
+            self.holders[block] -= 1
+            if not self.holders[block]:
                 (nameless if self._nameless_first and self.names[block] is None else named).append(block)
         for block in reversed(nameless):
             self.free[block] = None
@@ -190,47 +229,58 @@ Step = list[tuple[VllmCall, int, bool]]
 
 class VllmScheduler:
     """vLLM's scheduler: `schedule` a step, `update` it with its results, in the same order; at most two are in flight,
-    or one without asynchronous scheduling.  The last step let in `admitted` and took out `preempted`.
+    or one without asynchronous scheduling.  The last step let in `admitted`, took out `preempted`, and left out
+    `held`, which run.
     """
 
     def __init__(self, options: VllmOptions, num_gpu_blocks: int) -> None:
         self.options = options
         self._is_new = options.release == "0.32"
         self.pool = BlockPool(num_gpu_blocks, options.enable_prefix_caching, self._is_new)
-        self.waiting: deque[VllmCall] = deque()
+        self.waiting: Any = FcfsQueue()
         self.running: list[VllmCall] = []
         self.admitted: list[VllmCall] = []
         self.preempted: list[VllmCall] = []
+        self.held: list[VllmCall] = []
         self._numbers: dict[tuple[bytes, bytes], bytes] = {}
-        self._named = 0
+        self._named = self._steps = 0
 
     def add(self, job: Job) -> VllmCall:
         """Queue a request."""
-        call = VllmCall(job, self._hashes(job.request.prompt))
-        self.waiting.append(call)
+        call = self._call(job)
+        self.waiting.add_request(call)
         return call
+
+    def _call(self, job: Job) -> VllmCall:
+        return VllmCall(job, self._hashes(job.request.prompt))
 
     def abort(self, call: VllmCall) -> None:
         """End a request whose caller gave up; what of it is in flight comes to nothing."""
-        (self.running if call.status is Status.RUNNING else self.waiting).remove(call)
+        if call.status is Status.RUNNING:
+            self.running.remove(call)
+        else:
+            self.waiting.remove_request(call)
         call.status = Status.FINISHED_ABORTED
         self._free(call)
 
     def schedule(self) -> Step:
         """Return the next step, empty if there is nothing to do; O(running + blocks of what enters)."""
+        self._steps += 1
         options = self.options
         budget, threshold = options.max_num_batched_tokens, options.long_prefill_token_threshold
         if self._is_new and len(self.running) + len(self.waiting) < 2:
             threshold = 0
         step: list[tuple[VllmCall, int]] = []
-        self.admitted, self.preempted = [], []
+        self.admitted, self.preempted, self.held = [], [], []
         running, place = self.running, 0
         while place < len(running) and budget:
             call = running[place]
             place += 1
             ahead, computed = call.num_output_placeholders, call.num_computed_tokens
-            # Its last token is in flight.
-            if ahead and computed + 2 - ahead >= call.num_prompt_tokens + call.max_tokens:
+            if call.ends_in_flight():
+                continue
+            if self._steps < call.next_decode_eligible_step:
+                self.held.append(call)
                 continue
             count = call.num_tokens + ahead - computed
             if 0 < threshold < count:
@@ -245,7 +295,7 @@ class VllmScheduler:
             budget -= count
         if not self.preempted:
             self._admit(step, budget, threshold)
-        return [self._scheduled(call, count) for call, count in step]
+        return self._scheduled(step)
 
     def _grow(self, call: VllmCall, tokens: int) -> bool:
         """Give a running request blocks for so many tokens, and preempt the last that runs as long as there are too
@@ -267,20 +317,19 @@ class VllmScheduler:
         call.num_computed_tokens = call.num_output_placeholders = 0
         call.num_stale_output_tokens = call.num_in_flight_tokens
         call.num_preemptions += 1
-        self.waiting.appendleft(call)
+        self.waiting.prepend_request(call)
         self.preempted.append(call)
 
     def _admit(self, step: list[tuple[VllmCall, int]], budget: int, threshold: int) -> None:
         """Let in what waits, as long as the first has room; requests with outputs in flight are passed over."""
-        passed: list[VllmCall] = []
+        passed: deque[VllmCall] = deque()
         waiting, size = self.waiting, self.options.block_size
         while budget and waiting and len(self.running) < self.options.max_num_seqs:
-            call = waiting[0]
+            call = waiting.peek_request()
             if call.num_stale_output_tokens:
-                passed.append(waiting.popleft())
+                passed.appendleft(waiting.pop_request())
                 continue
-            # The last token is always computed: it yields the next one.
-            found = self.pool.find(islice(call.block_hashes, (call.num_tokens - 1) // size))
+            found = self.find(call)
             cached = len(found) * size
             count = call.num_tokens - cached
             if 0 < threshold < count:
@@ -293,30 +342,38 @@ class VllmScheduler:
             call.blocks = found + self.pool.take(-(-(cached + count) // size) - len(found))
             call.num_cached_blocks = len(found)
             self._name(call, cached + count)
-            waiting.popleft()
+            waiting.pop_request()
             self.running.append(call)
             self.admitted.append(call)
             call.status = Status.RUNNING
             call.num_computed_tokens = call.num_cached_tokens = cached
             step.append((call, count))
             budget -= count
-        waiting.extendleft(reversed(passed))
+        if passed:
+            waiting.prepend_requests(passed)
 
-    def _scheduled(self, call: VllmCall, count: int) -> tuple[VllmCall, int, bool]:
-        call.num_computed_tokens += count
-        call.num_in_flight_tokens += count
-        samples = call.num_computed_tokens >= call.num_tokens + call.num_output_placeholders
-        call.is_prefill_chunk = not samples
-        if samples and self.options.async_scheduling:
-            call.num_output_placeholders += 1
-        return call, count, samples
+    def find(self, call: VllmCall) -> list[int]:
+        """Return the cached blocks of a request.  Its last token is always computed: it yields the next one."""
+        return self.pool.find(islice(call.block_hashes, (call.num_tokens - 1) // self.options.block_size))
+
+    def _scheduled(self, chosen: list[tuple[VllmCall, int]]) -> Step:
+        """Count the tokens of a step as computed, and those that it will have made as there."""
+        step = []
+        for call, count in chosen:
+            call.num_computed_tokens += count
+            call.num_in_flight_tokens += count
+            samples = call.num_computed_tokens >= call.num_tokens + call.num_output_placeholders
+            if samples and self.options.async_scheduling:
+                call.num_output_placeholders += 1
+            step.append((call, count, samples))
+        return step
 
     def update(self, step: Step) -> list[VllmCall]:
         """Take the results of a step; returns the requests that have a new token, in order."""
         produced = []
         ended = False
         for call, count, samples in step:
-            if call.is_finished:
+            if call.is_finished():
                 continue
             call.num_in_flight_tokens -= count
             stale = call.num_stale_output_tokens > 0
@@ -336,7 +393,7 @@ class VllmScheduler:
                     self._name(call, call.num_computed_tokens - call.num_output_placeholders)
             if call.num_output_tokens >= call.output_tokens:
                 if call.status is Status.PREEMPTED:
-                    self.waiting.remove(call)
+                    self.waiting.remove_request(call)
                 ended = True
                 call.status = Status.FINISHED_STOPPED
                 self._free(call)
@@ -374,6 +431,100 @@ class VllmScheduler:
         return self._named.to_bytes(KEY_BYTES, "little")
 
 
+class FairVllmScheduler(VllmScheduler):
+    """vLLM's scheduler with the queue of a policy in place of its own, as `adapters.vllm.FairScheduler` is in vLLM.
+
+    `clock` says the time in nanoseconds.  A decision may take long: it is not part of what is simulated.
+    """
+
+    def __init__(
+        self,
+        options: VllmOptions,
+        num_gpu_blocks: int,
+        settings: VllmSettings,
+        clients: Sequence[Client],
+        clock: Callable[[], int],
+    ) -> None:
+        super().__init__(options, num_gpu_blocks)
+        settings = replace(settings, clients={client.name: client.weight for client in clients} | settings.clients)
+        policy = chosen(settings, options.max_num_batched_tokens)
+        memory = KvMemory(self, options.block_size, reserves=settings.reserve_outputs)
+        self.tracker = VllmTracker(
+            AdmissionGuard(policy.policy, logging.getLogger("fairsched.simulation"), budget_ms=PATIENCE_MS),
+            memory,
+            settings.registry(),
+            Prefixes(memory, policy.looks_at_cache and options.enable_prefix_caching),
+            EventBus(None, []),
+            options.max_model_len or TOKENS_MAX,
+            clock,
+            settings.client_key,
+            unreserved_tokens(settings, memory.capacity_tokens),
+        )
+        self.waiting = FairQueue(self.tracker, lambda call: not self._calls[call.request_id].num_stale_output_tokens)
+        self._names, self._key = [client.name for client in clients], settings.client_key
+        self._calls: dict[str, VllmCall] = {}
+
+    def _call(self, job: Job) -> VllmCall:
+        call = super()._call(job)
+        call.sampling_params = SimpleNamespace(extra_args={self._key: self._names[job.request.client]})
+        self._calls[call.request_id] = call
+        return call
+
+    def schedule(self) -> Step:
+        self.tracker.pause()
+        in_the_way = []
+        while (found := self.tracker.in_the_way(self.options.max_num_seqs - len(self.running))) is not None:
+            call = self._calls[found.request_id]
+            self.running.remove(call)
+            self._preempt(call)
+            in_the_way.append(call)
+        self.waiting.open_step(self.options.max_num_seqs - len(self.running))
+        step = super().schedule()
+        self.preempted += in_the_way
+        return step
+
+    def _scheduled(self, chosen: list[tuple[VllmCall, int]]) -> Step:
+        self.waiting.settle()
+        step = super()._scheduled(chosen)
+        if step:
+            self.tracker.scheduled(id(step), {call.request_id: count for call, count in chosen})
+        return step
+
+    def update(self, step: Step) -> list[VllmCall]:
+        produced = super().update(step)
+        self.tracker.delivered(id(step), [call.request_id for call, _, _ in step])
+        for call in produced:
+            if call.is_finished():
+                del self._calls[call.request_id]
+        return produced
+
+    def abort(self, call: VllmCall) -> None:
+        super().abort(call)
+        self.tracker.leave(call)
+        del self._calls[call.request_id]
+
+    # --- what `KvMemory` asks of vLLM's manager of blocks ------------------------------------------------------------
+
+    @property
+    def block_pool(self) -> "FairVllmScheduler":
+        """What is asked of the pool."""
+        return self
+
+    def get_num_free_blocks(self) -> int:
+        """Count the free blocks."""
+        return len(self.pool.free)
+
+    def get_blocks(self, request_id: str) -> SimpleNamespace:
+        """Return the blocks of a request."""
+        return SimpleNamespace(blocks=(self._calls[request_id].blocks,))
+
+    def get_computed_blocks(self, call: VllmCall) -> tuple[SimpleNamespace, int]:
+        """Return the cached blocks of a request, and their tokens."""
+        found = self.find(call)
+        counted = [SimpleNamespace(ref_cnt=self.pool.holders[block]) for block in found]
+        return SimpleNamespace(blocks=(counted,)), len(found) * self.options.block_size
+
+
 class VllmEngine:
     """vLLM's engine over a workload: requests come, steps begin and end, and `on_events` is told.
 
@@ -388,14 +539,17 @@ class VllmEngine:
         on_events: Callable[[list[ev.Event]], object] = lambda events: None,
         progress: Callable[[int], None] | None = None,
         first_step_ns: int = 0,
+        settings: VllmSettings | None = None,
     ) -> None:
         options = options or VllmOptions()
         blocks = options.num_gpu_blocks or latency.kv_capacity_tokens // options.block_size + 1
         if blocks < 2:
             raise ValueError(f"num_gpu_blocks is at least 2, one of which is vLLM's own, not {blocks}")
         self.capacity_tokens = (blocks - 1) * options.block_size
-        self.scheduler = VllmScheduler(options, blocks)
         self.now_ns = 0
+        self.scheduler = VllmScheduler(options, blocks)
+        if settings is not None:
+            self.scheduler = FairVllmScheduler(options, blocks, settings, workload.clients, lambda: self.now_ns)
         self._clients, self._latency, self._first_step_ns = workload.clients, latency, first_step_ns
         self._tell, self._progress = on_events, progress
         self._calls = CallGraph(workload.jobs)
@@ -406,9 +560,9 @@ class VllmEngine:
         self._leaving: set[VllmCall] = set()
 
     def run(self) -> None:
-        """Serve the whole workload.  May be called once."""
+        """Serve the whole workload.  May be called once.  Raises `PolicyStallError` if requests wait for ever."""
         scheduler, depth = self.scheduler, 2 if self.scheduler.options.async_scheduling else 1
-        in_flight: deque[tuple[Step, int]] = deque()
+        in_flight: deque[tuple[Step, list[VllmCall], int]] = deque()
         free_ns = 0
         self._tell([ev.WorkerJoined(0, 0, self.capacity_tokens)])
         for client in self._clients:
@@ -421,17 +575,19 @@ class VllmEngine:
             if step:
                 self.now_ns, self._first_step_ns = self.now_ns + self._first_step_ns, 0
                 free_ns = max(self.now_ns, free_ns) + self._step_ns(step)
-                in_flight.append((step, free_ns))
+                in_flight.append((step, scheduler.held, free_ns))
                 if len(in_flight) < depth:
                     continue
             if in_flight:
-                step, self.now_ns = in_flight.popleft()
+                step, held, self.now_ns = in_flight.popleft()
                 self._take()
-                self._ended(step)
+                self._ended(step, held)
             elif times := [entries[0][0] for entries in (self._coming, self._giving_up) if entries]:
                 self.now_ns = max(self.now_ns, min(times))
             elif not scheduler.preempted:
                 break
+        if self._known:
+            raise PolicyStallError(f"the policy never lets in {len(self._known)} requests, {min(self._known)} first")
 
     def _take(self) -> None:
         """Let requests come whose time has come, then let callers give up."""
@@ -490,7 +646,7 @@ class VllmEngine:
 
     def _preempted(self, call: VllmCall) -> ev.Preempted:
         request = call.job.request
-        left, call.extend_left = call.extend_left, 0
+        left, call.extend_left, call.is_paused = call.extend_left, 0, False
         return ev.Preempted(self.now_ns, 0, request.id, request.client, call.num_output_tokens, left)
 
     def _step_ns(self, step: Step) -> int:
@@ -504,24 +660,32 @@ class VllmEngine:
         longest, shortest = max(contexts, default=0), min(contexts, default=0)
         return self._latency.step_ns(chunks, len(contexts), sum(contexts), longest, shortest)
 
-    def _ended(self, step: Step) -> None:
-        """Tell what a step computed, which tokens it made, and which requests have left with it."""
+    def _ended(self, step: Step, held: list[VllmCall]) -> None:
+        """Tell what a step computed, which tokens it made, which requests have left with it, and which that decode had
+        no part in it."""
         now_ns = self.now_ns
         events: list[ev.Event] = []
+        for call in held:
+            if call.status is Status.RUNNING and not call.is_paused and not call.extend_left:
+                request, call.is_paused = call.job.request, True
+                events.append(ev.Paused(now_ns, 0, request.id, request.client, call.num_output_tokens))
         for call, count, _ in step:
-            if call.extend_left and not call.is_finished:
+            if call.extend_left and not call.is_finished():
                 request, count = call.job.request, min(count, call.extend_left)
                 call.extend_left -= count
                 events.append(ev.Prefilled(now_ns, 0, request.id, request.client, count, call.extend_left))
+            elif call.is_paused and not call.is_finished():
+                request, call.is_paused = call.job.request, False
+                events.append(ev.Resumed(now_ns, 0, request.id, request.client))
         produced = self.scheduler.update(step)
         if produced:
             tokens = sorted(Counter([call.job.request.client for call in produced]).items())
             events.append(ev.Decoded(now_ns, 0, 1, *zip(*tokens, strict=True)))
         for call in [call for call, _, _ in step if call in self._leaving and not call.num_in_flight_tokens]:
             self._leaving.remove(call)
-            if not call.is_finished:
+            if not call.is_finished():
                 events.append(self._preempted(call))
-        over = [call.job.request for call in produced if call.is_finished]
+        over = [call.job.request for call in produced if call.is_finished()]
         events += [
             ev.Finished(now_ns, 0, request.id, request.client, self._known[request.id].num_output_tokens)
             for request in over
@@ -549,11 +713,15 @@ def simulate_vllm(
     latency: LatencyModel,
     options: VllmOptions | None = None,
     *,
+    policy: str | VllmSettings | None = None,
     progress: Callable[[int], None] | None = None,
     first_step_ns: int = 0,
 ) -> Run:
     """Simulate a workload on one vLLM server and return every figure of the run; `Run.requests` are the times of each
     request as columns (arrival, first scheduled, first token, end; -1 for none).
+
+    `policy` orders its queue, by its name or with settings, as in vLLM with our scheduler class; None: vLLM's own order
+    of arrival.  Raises `ConfigError` for one that cannot be used there.
 
     TTFT, TPOT, time between tokens (ITL) and latency are those of `vllm bench serve`: first token less arrival, (end
     less first token) / (output tokens - 1), each gap between tokens, end less arrival.  Only its percentiles are
@@ -577,6 +745,12 @@ def simulate_vllm(
         recorder.record(events)
         log.record(events)
 
-    VllmEngine(workload, latency, options, record, progress, first_step_ns).run()
+    settings = VllmSettings(policy=policy) if isinstance(policy, str) else policy
+    engine = VllmEngine(workload, latency, options, record, progress, first_step_ns, settings)
+    engine.run()
     wall_s = time.perf_counter() - started
-    return recorder.result(policy="vllm", wall_s=wall_s, log_sha256=log.sha256())
+    charging = None
+    if isinstance(engine.scheduler, FairVllmScheduler):
+        charging = run_charging(engine.scheduler.tracker.guard.policy, workload.clients)
+    name = "vllm" if settings is None else f"vllm, {settings.policy}"
+    return recorder.result(policy=name, charging=charging, wall_s=wall_s, log_sha256=log.sha256())

@@ -221,9 +221,24 @@ def test_each_step_is_vllm_s(model: Path) -> None:
     in vLLM's own scheduler, and its asynchronous one: the same tokens of the same requests in the same order, with the
     same blocks, tokens from the cache, preemptions and order of eviction."""
     seen: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(40):
         seen += Both(model, seed).run()
     assert all(seen[what] > 50 for what in ("preempted", "aborted", "cached", "finished"))
+
+
+@pytest.mark.parametrize(
+    "fair",
+    [
+        *({"policy": name} for name in ("fcfs", "vtc", "dlpm", "dlpm-in-batch")),
+        {"policy": "vtc", "reserve_outputs": False},
+    ],
+)
+def test_each_step_with_a_policy_is_as_in_vllm(model: Path, fair: dict[str, Any]) -> None:
+    """The same with the queue of a policy, in vLLM and in ours: pauses and what is taken out for others included."""
+    seen: Counter[str] = Counter()
+    for seed in range(6):
+        seen += Both(model, seed, fair).run()
+    assert seen["finished"] > 100
 
 
 # --- the whole engine -------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """vLLM for tests: a tiny Llama with random weights, its scheduler alone, driven without a model, and beside ours."""
 
+import itertools
 import json
 import random
 from collections import Counter, deque
@@ -19,8 +20,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from fairsched.engines.adapters.vllm import VllmSettings
 from fairsched.engines.simulation import VllmOptions, VllmScheduler
-from fairsched.engines.simulation.vllm import Step, VllmCall
+from fairsched.engines.simulation.vllm import FairVllmScheduler, Step, VllmCall
 from fairsched.integrations.vllm import FairScheduler
 from fairsched.model import request as ours
 from fairsched.model.events import Event
@@ -190,6 +192,10 @@ def prompts(rng: random.Random, count: int, caching: bool) -> Iterable[tuple[str
         yield str(i), prompt, whole - length, rng.choice("aaabc")
 
 
+WEIGHTS = {"a": 1, "b": 2, "c": 1}
+"""Clients and their weights."""
+
+
 def drawn(rng: random.Random, room: int) -> list[tuple[ours.Job, list[int]]]:
     """Requests with the tokens of their prompts, none of which is larger than the room: prompts continue each other,
     are equal, share a part of a block, or nothing."""
@@ -208,14 +214,15 @@ def drawn(rng: random.Random, room: int) -> list[tuple[ours.Job, list[int]]]:
         # A key says what the tokens of its block are.
         keys = [hash(tuple(tokens[at : at + keyed])) for at in range(0, len(tokens) - keyed + 1, keyed)]
         prompt = ours.Prompt.from_keys(keys, block_tokens=keyed, tokens=len(tokens))
-        found.append((ours.Job(ours.Request(i, 0, 0, prompt, most), output), tokens))
+        found.append((ours.Job(ours.Request(i, rng.randrange(3), 0, prompt, most), output), tokens))
     return found
 
 
 class Both:
-    """The two schedulers, driven as the core of vLLM's engine drives one, and compared after each call."""
+    """The two schedulers, driven as the core of vLLM's engine drives one, and compared after each call; with `fair`,
+    our table of the additional configuration, both with the queue of a policy."""
 
-    def __init__(self, model: Path, seed: int) -> None:
+    def __init__(self, model: Path, seed: int, fair: dict[str, Any] | None = None) -> None:
         self.rng = rng = random.Random(seed)
         blocks, budget = rng.choice((8, 24, 64, 200)), rng.choice((16, 64, 256, 2048))
         self.options = VllmOptions(
@@ -225,13 +232,14 @@ class Both:
             max_num_seqs=min(rng.choice((1, 3, 8, 32)), budget),
             long_prefill_token_threshold=rng.choice((0, 0, 5, 40)),
             enable_prefix_caching=rng.random() < 0.8,
-            async_scheduling=rng.random() < 0.7,
+            async_scheduling=rng.random() < 0.7 or fair is not None,
+            max_model_len=LONGEST,
             scheduler_reserve_full_isl=rng.random() < 0.5,
         )
         same = {name: getattr(self.options, name) for name in ("async_scheduling", "scheduler_reserve_full_isl")}
         self.theirs = Bare(
             model,
-            None,
+            None if fair is None else fair | {"clients": WEIGHTS},
             blocks=blocks,
             seats=self.options.max_num_seqs,
             budget=self.options.max_num_batched_tokens,
@@ -242,6 +250,10 @@ class Both:
             **same,
         )
         self.ours = VllmScheduler(self.options, blocks + 1)
+        if fair is not None:
+            clients = [ours.Client(i, *each) for i, each in enumerate(WEIGHTS.items())]
+            clock = itertools.count().__next__
+            self.ours = FairVllmScheduler(self.options, blocks + 1, VllmSettings(**fair), clients, clock)
         self.coming = drawn(rng, blocks * SIZE)
         self.calls: dict[str, VllmCall] = {}
         self.in_flight: deque[tuple[Any, Step]] = deque()
@@ -255,7 +267,7 @@ class Both:
             while self.coming and self.rng.random() < pace:
                 job, tokens = self.coming.pop()
                 name = str(job.request.id)
-                self.theirs.add(name, tokens, job.request.max_output_tokens, "a")
+                self.theirs.add(name, tokens, job.request.max_output_tokens, [*WEIGHTS][job.request.client])
                 self.calls[name] = self.ours.add(job)
             if self.calls and self.rng.random() < 0.01:
                 self.abort(self.rng.choice(list(self.calls)))
@@ -289,7 +301,7 @@ class Both:
                 sampled[str(call.job.request.id)] = STOP if last else self._token()
         self.theirs.finished.clear()
         self.theirs.deliver(output, sampled)
-        finished = [str(call.job.request.id) for call in self.ours.update(step) if call.is_finished]
+        finished = [str(call.job.request.id) for call in self.ours.update(step) if call.is_finished()]
         assert finished == self.theirs.finished
         self.seen["finished"] += len(finished)
         for name in finished:

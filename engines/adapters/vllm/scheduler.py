@@ -20,7 +20,7 @@ from vllm.v1.request import Request as VllmCall
 from fairsched.engines.adapters.common import Outputs, TrackerStatus
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.queue import FairQueue
-from fairsched.engines.adapters.vllm.settings import TESTED, VllmSettings, chosen, read_settings
+from fairsched.engines.adapters.vllm.settings import TESTED, VllmSettings, chosen, read_settings, unreserved_tokens
 from fairsched.engines.adapters.vllm.tracker import VllmTracker
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, monitor_of, require_certificate
 from fairsched.engines.settings import ConfigError
@@ -43,7 +43,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         clients = settings.registry()
         _check_policy(policy.policy, self.max_model_len)
         _certify(settings, policy.policy, clients, memory.capacity_tokens, self.max_model_len)
-        unreserved = _unreserved(settings, memory)
+        unreserved = unreserved_tokens(settings, memory.capacity_tokens)
         guard = AdmissionGuard(policy.policy, _log, budget_ms=settings.decision_budget_ms)
         monitor = monitor_of(
             *(policy.policy, memory.capacity_tokens, self.max_model_len),
@@ -137,17 +137,6 @@ def _check(scheduler: Any, settings: VllmSettings) -> None:
             "outputs can be reserved for models with full attention only; "
             '"reserve_outputs": false serves this one under the larger constant'
         )
-
-
-def _unreserved(settings: VllmSettings, memory: KvMemory) -> int:
-    """Return how many outputs a client may leave unreserved.  Raises `ConfigError`."""
-    if not settings.reserve_outputs:
-        return 0
-    if settings.certificate is not None and settings.unreserved_tokens:
-        raise ConfigError("unreserved_tokens is 0 with a certificate, which is about reserving all outputs")
-    if settings.unreserved_tokens is not None:
-        return settings.unreserved_tokens
-    return 0 if settings.certificate is not None else memory.capacity_tokens
 
 
 def _check_policy(policy: AnyLocalPolicy, model_tokens_max: int) -> None:

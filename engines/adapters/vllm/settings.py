@@ -53,6 +53,17 @@ def chosen(settings: VllmSettings, step_tokens: int) -> Chosen:
     return policy
 
 
+def unreserved_tokens(settings: VllmSettings, capacity_tokens: int) -> int:
+    """Return how many outputs a client may leave unreserved.  Raises `ConfigError`."""
+    if not settings.reserve_outputs:
+        return 0
+    if settings.certificate is not None and settings.unreserved_tokens:
+        raise ConfigError("unreserved_tokens is 0 with a certificate, which is about reserving all outputs")
+    if settings.unreserved_tokens is not None:
+        return settings.unreserved_tokens
+    return 0 if settings.certificate is not None else capacity_tokens
+
+
 def vllm_parameters(settings: VllmSettings, step_tokens: int) -> dict[str, str]:
     """Return what vLLM's batching makes of a policy's."""
     return {

@@ -2,13 +2,15 @@
 
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import numpy as np
 import pytest
 
+from fairsched.engines.adapters.vllm import VllmSettings
 from fairsched.engines.analysis import Recorder
+from fairsched.engines.settings import ConfigError
 from fairsched.engines.simulation import VllmEngine, VllmOptions, VllmScheduler, simulate_vllm
 from fairsched.model import events as ev
 from fairsched.model.machine import AttentionTable, DecodePiece, Kernels, LatencyModel, Skew, Table
@@ -125,13 +127,16 @@ def test_the_last_that_runs_is_preempted_and_goes_first_again() -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
-@pytest.mark.parametrize("seed", range(5))
-def test_whatever_comes_every_request_ends_once_and_leaves_nothing(options: VllmOptions, seed: int) -> None:
+@pytest.mark.parametrize("policy", [None, "vtc", "dlpm-in-batch"])
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_comes_every_request_ends_once_and_leaves_nothing(
+    options: VllmOptions, policy: str | None, seed: int
+) -> None:
     """Tokens are computed once and in order of time, no token is lost, and all blocks are free in the end; figures of
     times between tokens are those of the tokens one by one."""
-    workload, ledger, now = drawn(random.Random(seed), 120), EventLedger(), [0]
+    workload, ledger, now = drawn(random.Random(seed), 80), EventLedger(), [0]
     recorder = Recorder(workload, latencies=[PLAIN])
-    engine = VllmEngine(workload, PLAIN, options, recorder.record)
+    settings = None if policy is None else VllmSettings(policy=policy)
     made: dict[int, list[int]] = {}
     seen: Counter[type] = Counter()
 
@@ -144,7 +149,7 @@ def test_whatever_comes_every_request_ends_once_and_leaves_nothing(options: Vllm
                 assert event.time_ns >= now[0]
                 now[0] = event.time_ns
 
-    engine = VllmEngine(workload, PLAIN, options, record)
+    engine = VllmEngine(workload, PLAIN, options, record, settings=settings)
     update = engine.scheduler.update
 
     def told(step: Any) -> Any:
@@ -156,7 +161,7 @@ def test_whatever_comes_every_request_ends_once_and_leaves_nothing(options: Vllm
     engine.scheduler.update = told  # type: ignore[method-assign]
     engine.run()
     ledger.check_over(job.request.id for job in workload.jobs)
-    assert len(engine.scheduler.pool.free) == options.num_gpu_blocks - 1
+    assert 16 * len(engine.scheduler.pool.free) == engine.capacity_tokens
     assert seen[ev.Cancelled] > 0
     finished = {job.request.id for job in workload.jobs if ledger.ended[job.request.id] is ev.Finished}
     assert all(len(made[job.request.id]) == job.output_tokens for job in workload.jobs if job.request.id in finished)
@@ -209,7 +214,8 @@ def test_options_that_vllm_refuses_are_refused(options: dict[str, Any], match: s
 
 def test_a_threshold_of_long_prompts_leaves_room_for_others() -> None:
     """A prompt of 100 tokens takes steps of 20 where another request is there; alone it takes all, but in 0.19."""
-    for release, others, first in (("0.32", 1, 20), ("0.19", 0, 20), ("0.32", 0, 100)):
+    cases: list[tuple[Literal["0.19", "0.32"], int, int]] = [("0.32", 1, 20), ("0.19", 0, 20), ("0.32", 0, 100)]
+    for release, others, first in cases:
         options = VllmOptions(50, long_prefill_token_threshold=20, release=release)
         scheduler = VllmScheduler(options, 50)
         for each in (job(0, 100, 1), *(job(1, 1, 1) for _ in range(others))):
@@ -234,3 +240,18 @@ def test_a_step_says_its_longest_and_shortest_context() -> None:
     skewed = LatencyModel.of_kernels("skewed", "made up", kernels, 1_000)
     requests = simulate_vllm(load(job(0, 20, 2), job(1, 60, 2)), skewed, SYNC).requests
     assert requests["end_ns"].tolist() == [2 * 61] * 2
+
+
+def test_a_policy_orders_the_queue() -> None:
+    """A client that sends one request behind thirty of another waits for them in vLLM's own order, and not under VTC;
+    what a policy does not do inside vLLM is refused in a line."""
+    jobs = [job(i, 40, 40) for i in range(30)] + [job(30, 40, 40, 1, client=1)]
+    options = VllmOptions(100, max_num_seqs=3, max_num_batched_tokens=64)
+    last = {}
+    for policy in (None, "vtc"):
+        ends = simulate_vllm(load(*jobs), PLAIN, options, policy=policy).requests["end_ns"].tolist()
+        last[policy] = sorted(ends).index(ends[30])
+    assert last[None] == 30
+    assert last["vtc"] < 6
+    with pytest.raises(ConfigError, match="preempts"):
+        simulate_vllm(load(*jobs), PLAIN, options, policy="fastserve")
