@@ -4,7 +4,7 @@ No I/O and no clock.  The window is what may be in flight: each server takes so 
 time.  A request is forwarded when the policy lets it in and one server has room for its prompt and the outputs that are
 reserved for it, or an eighth of the largest window free: a larger request goes beyond the window then, and does not
 empty it.  The first request that is chosen and does not fit waits for room.  No other passes it, or if it is larger
-than that eighth, those of other clients as far as their credit (theorem D-pass); its client is charged for the room
+than half the window, those of other clients as far as their credit (theorem D-pass); its client is charged for the room
 that is kept for it, as for what its requests hold.  Then a router chooses among the servers that have room.
 
 A request *declares* its outputs at most; *reserved* is what its client's last requests predict.  What a client declares
@@ -295,7 +295,7 @@ class Window:
                     self._set_aside(client, now_ns)
                     continue
                 past.append(client)
-                if least < held:
+                if 2 * held > self.largest:
                     continue
                 break
             if decision is not None:
