@@ -139,12 +139,15 @@ class Connections:
     """The connections of callers of one event loop, which serve one application.
 
     `alone`: no other process accepts at the same sockets.  `idle` and `heads` are those without a call, and those of
-    which a call's head is awaited: since when, oldest first.  `most` is how many there may be.
+    which a call's head is awaited: since when by `clock`, oldest first.  `most` is how many there may be.
+
+    `clock` counts looks, in seconds: while the loop is behind, heads that came are not yet read, and no look is taken.
     """
 
     def __init__(self, limits: LimitConfig, tls: ssl.SSLContext | None = None, *, alone: bool = True) -> None:
         self.tls = tls
         self._at_once = ACCEPTED_AT_ONCE if alone else ACCEPTED_OF_MANY
+        self.clock = LOOK_SECONDS
         self.idle: dict[Connection, float] = {}
         self.heads: dict[Connection, float] = {}
         self._open: set[Connection] = set()
@@ -178,7 +181,7 @@ class Connections:
             self._open.add(connection)
             self._of[connection.address] += 1
         self.idle.pop(connection, None)
-        self.heads[connection] = asyncio.get_running_loop().time()
+        self.heads[connection] = self.clock
 
     def lost(self, connection: Connection) -> None:
         """Count a connection that is closed."""
@@ -211,7 +214,7 @@ class Connections:
         finally:
             if connection in self._serving:
                 self._serving.discard(connection)
-                self.idle[connection] = asyncio.get_running_loop().time()
+                self.idle[connection] = self.clock
 
     # --- serving ----------------------------------------------------------------------------------------------------
 
@@ -313,12 +316,13 @@ class Connections:
         """Close connections that are idle for too long, and those whose head is late."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            self.clock += LOOK_SECONDS
             self._close_older(self.idle, self._limits.idle_seconds)
             self._close_older(self.heads, self._limits.header_seconds)
 
     def _close_older(self, found: dict[Connection, float], seconds: float) -> None:
-        oldest = asyncio.get_running_loop().time() - seconds
-        for connection in [*takewhile(lambda each: found[each] < oldest, found)]:
+        oldest = self.clock - LOOK_SECONDS - seconds
+        for connection in [*takewhile(lambda each: found[each] <= oldest, found)]:
             self._close(connection)
 
     def _tell(self, text: str) -> None:

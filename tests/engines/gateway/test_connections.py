@@ -4,6 +4,7 @@ import asyncio
 import json
 import ssl
 import subprocess
+import time
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from fairsched.engines.gateway import app
 from fairsched.engines.gateway.config import ClientConfig, LimitConfig, TlsConfig, hashed_key
+from fairsched.engines.gateway.server import connections
 from fairsched.engines.gateway.tls import tls_context
 from tests.support.adapters.gateway_scenarios import Fake, World, faked
 from tests.support.adapters.http import Caller
@@ -99,6 +101,24 @@ async def test_a_head_and_an_idle_connection_have_their_time() -> None:
         assert [answers.count(b"HTTP/1.1 200") for answers in said] == [0, 0, 1, 1]
         fake.answers.set()
         assert await runs.says() == b"200"
+
+
+@in_loop
+async def test_a_head_that_came_is_not_late_while_the_loop_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each turn of the loop takes longer than a head may, calls whose heads came are answered."""
+    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
+    async with faked(Fake(), limits=LimitConfig(header_seconds=0.3)) as (_, here), AsyncExitStack() as stack:
+        loop = asyncio.get_running_loop()
+
+        def behind(turns: int) -> None:
+            time.sleep(0.15)
+            if turns:
+                loop.call_soon(behind, turns - 1)
+
+        loop.call_soon(behind, 12)
+        call = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+        lines = [await line(here, stack, call) for _ in range(5)]
+        assert [await each.says() for each in lines] == [b"200"] * 5
 
 
 @in_loop
