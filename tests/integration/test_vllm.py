@@ -15,10 +15,13 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from fairsched.engines.settings import ConfigError
-from fairsched.engines.simulation import simulate_events
+from fairsched.engines.simulation import VllmEngine, VllmOptions, simulate_events
+from fairsched.engines.simulation.vllm import Step, VllmCall
 from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Paused, Preempted
+from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Request, Workload
 from fairsched.policies.registry import with_parameters
 from fairsched.policies.routers import RoundRobin
@@ -39,7 +42,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 with warnings.catch_warnings(action="ignore"):
     from vllm.v1.request import RequestStatus
 
-    from tests.integration.vllm_parts import BLOCK, Bare, Both, prompts, tiny_llama
+    from tests.integration.vllm_parts import BLOCK, SIZE, Bare, Both, Core, drawn, prompts, tiny_llama
 
 pytestmark = pytest.mark.integration
 
@@ -239,6 +242,43 @@ def test_each_step_with_a_policy_is_as_in_vllm(model: Path, fair: dict[str, Any]
     for seed in range(6):
         seen += Both(model, seed, fair).run()
     assert seen["finished"] > 100
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("seed", range(8))
+def test_times_are_those_of_vllm_s_core(model: Path, ahead: bool, seed: int) -> None:
+    """Requests that come in time, served by the loop of vLLM's own core with steps of known length in place of a model,
+    are scheduled and have each of their tokens at the same nanosecond as in our engine."""
+    rng, blocks = random.Random(seed), 40
+    options = VllmOptions(blocks + 1, SIZE, 64, 8, async_scheduling=ahead, scheduler_reserve_full_isl=seed % 2 > 0)
+    latency = LatencyModel("x", "made up", 9_000, 700, 3, (DecodePiece(1, 7_000, 2, 90),), 1)
+    load = []
+    for job, tokens in drawn(rng, blocks * SIZE):
+        at_ns = rng.randrange(rng.choice((1, 300_000, 3_000_000)))
+        load.append((replace(job, request=replace(job.request, arrival_ns=at_ns)), tokens))
+    core = Core(model, options, blocks, latency)
+    core.run(load)
+    jobs = sorted((job for job, _ in load), key=lambda job: job.request.arrival_ns)
+    engine = VllmEngine(Workload("load", jobs, tuple(Client(i, str(i)) for i in range(3))), latency, options)
+    scheduler, found = engine.scheduler, dict[str, list[int]]()
+    update, schedule = scheduler.update, scheduler.schedule
+
+    def updated(step: Step) -> list[VllmCall]:
+        produced = update(step)
+        for call in produced:
+            found[call.request_id].append(engine.now_ns)
+        return produced
+
+    def scheduled() -> Step:
+        step = schedule()
+        for call, _, _ in step:
+            found.setdefault(call.request_id, [engine.now_ns])
+        return step
+
+    scheduler.update, scheduler.schedule = updated, scheduled  # type: ignore[method-assign]
+    engine.run()
+    assert found == core.times
+    assert len(found) == len(load)
 
 
 # --- the whole engine -------------------------------------------------------------------------------------------------

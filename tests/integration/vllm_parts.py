@@ -2,9 +2,11 @@
 
 import itertools
 import json
+import queue
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -26,6 +29,7 @@ from fairsched.engines.simulation.vllm import FairVllmScheduler, Step, VllmCall
 from fairsched.integrations.vllm import FairScheduler
 from fairsched.model import request as ours
 from fairsched.model.events import Event
+from fairsched.model.machine import LatencyModel
 
 BLOCK = 32
 """vLLM's attention on CPU takes multiples of it."""
@@ -168,17 +172,21 @@ class Bare:
 
     def deliver(self, output: Any, sampled: Mapping[str, int]) -> None:
         """Give a step's results back: the tokens that requests have sampled in it."""
-        names = list(output.num_scheduled_tokens)
-        results = ModelRunnerOutput(
-            req_ids=names,
-            req_id_to_index={name: i for i, name in enumerate(names)},
-            sampled_token_ids=[[sampled[name]] if name in sampled else [] for name in names],
-            logprobs=None,
-            prompt_logprobs_dict={},
-            pooler_output=[],
-        )
-        for outputs in self.scheduler.update_from_output(output, results).values():
+        found = self.scheduler.update_from_output(output, results([*output.num_scheduled_tokens], sampled))
+        for outputs in found.values():
             self.finished += [each.request_id for each in outputs.outputs if each.finish_reason is not None]
+
+
+def results(names: list[str], sampled: Mapping[str, int]) -> ModelRunnerOutput:
+    """What a model would return of a step of these requests: the tokens that some have sampled in it."""
+    return ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: i for i, name in enumerate(names)},
+        sampled_token_ids=[[sampled[name]] if name in sampled else [] for name in names],
+        logprobs=None,
+        prompt_logprobs_dict={},
+        pooler_output=[],
+    )
 
 
 def prompts(rng: random.Random, count: int, caching: bool) -> Iterable[tuple[str, list[int], int, str]]:
@@ -341,3 +349,95 @@ class Both:
         assert list(self.ours.pool.free) == [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
         named = {block.block_id for block in pool.blocks if block.block_hash is not None}
         assert {block for block, name in enumerate(self.ours.pool.names) if name is not None} == named
+
+
+class Core:
+    """The core of vLLM's engine with a clock and no model: steps take what a latency model says, one after the other.
+
+    `times` has for each request when it was scheduled first, and when each of its tokens came.
+    """
+
+    def __init__(self, model: Path, options: VllmOptions, blocks: int, latency: LatencyModel) -> None:
+        names = ("async_scheduling", "scheduler_reserve_full_isl", "long_prefill_token_threshold")
+        self._bare = Bare(
+            model,
+            None,
+            blocks=blocks,
+            seats=options.max_num_seqs,
+            budget=options.max_num_batched_tokens,
+            caching=options.enable_prefix_caching,
+            size=SIZE,
+            longest=LONGEST,
+            **{name: getattr(options, name) for name in names},
+        )
+        self._latency, self.now_ns, self._free_ns = latency, 0, 0
+        self._jobs: dict[str, ours.Job] = {}
+        self.times: dict[str, list[int]] = {}
+        self._token = itertools.count(1 << 30).__next__
+        core: Any = object.__new__(EngineCore)
+        core.scheduler, core.model_executor, core.vllm_config = (
+            self._bare.scheduler,
+            self,
+            self._bare.scheduler.vllm_config,
+        )
+        core.batch_queue_size = 2 if options.async_scheduling else 1
+        core.batch_queue = deque(maxlen=2) if options.async_scheduling else None
+        core.aborts_queue = queue.Queue()
+        core.is_mm_encoder_only = core.is_pooling_model = core.check_for_draft_tokens = core.log_stats = False
+        core.async_scheduling, core._weight_version = options.async_scheduling, None
+        self._core = core
+
+    def run(self, workload: list[tuple[ours.Job, list[int]]]) -> None:
+        """Serve requests that come at their times: those that have come are taken before each step, as in the busy loop
+        of the core."""
+        coming = sorted(workload, key=lambda each: (each[0].request.arrival_ns, each[0].request.id), reverse=True)
+        core = self._core
+        while coming or core.scheduler.has_requests() or core.batch_queue:
+            if not (core.scheduler.has_requests() or core.batch_queue):
+                self.now_ns = max(self.now_ns, coming[-1][0].request.arrival_ns)
+            while coming and coming[-1][0].request.arrival_ns <= self.now_ns:
+                job, tokens = coming.pop()
+                self._jobs[str(job.request.id)] = job
+                self._bare.add(str(job.request.id), tokens, job.request.max_output_tokens, "a")
+            outputs, _ = (core.step if core.batch_queue is None else core.step_with_batch_queue)()
+            for each in (outputs or {}).values():
+                for output in each.outputs:
+                    self.times[output.request_id] += [self.now_ns] * len(output.new_token_ids)
+
+    def execute_model(self, output: Any, non_block: bool) -> Future[Any]:
+        """Begin a step when the one before it is over."""
+        assert non_block
+        requests = self._bare.scheduler.requests
+        counts = output.num_scheduled_tokens
+        after = {name: requests[name].num_computed_tokens for name in counts}
+        decodes = [after[name] for name, count in counts.items() if count == 1 < after[name]]
+        chunks = [(count, after[name] - count) for name, count in counts.items() if not count == 1 < after[name]]
+        for name in counts:
+            self.times.setdefault(name, [self.now_ns])
+        if counts:
+            step_ns = self._latency.step_ns(chunks, len(decodes), sum(decodes))
+            self._free_ns = max(self.now_ns, self._free_ns) + step_ns
+        samples = [name for name in counts if not requests[name].is_prefill_chunk]
+        self._begun = [*counts], samples, self._free_ns if counts else self.now_ns
+        future: Future[Any] = Future()
+        future.set_result(None if counts else self._done([], [], self.now_ns))
+        return future
+
+    def sample_tokens(self, _: object, non_block: bool = False) -> Any:
+        """Return the results of the step that has begun, at once or as what waits for its end."""
+        names, samples, end_ns = self._begun
+        if not non_block:
+            return self._done(names, samples, end_ns)
+        future: Any = Future()
+        future.result = lambda: self._done(names, samples, end_ns)
+        return future
+
+    def _done(self, names: list[str], samples: list[str], end_ns: int) -> ModelRunnerOutput:
+        self.now_ns = max(self.now_ns, end_ns)
+        requests, sampled = self._bare.scheduler.requests, {}
+        for name in samples:
+            if name in requests:
+                job, request = self._jobs[name], requests[name]
+                last = request.num_output_tokens + 1 == job.output_tokens < job.request.max_output_tokens
+                sampled[name] = STOP if last else self._token()
+        return results(names, sampled)
