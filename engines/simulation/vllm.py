@@ -356,10 +356,10 @@ class VllmScheduler:
         """Return the cached blocks of a request.  Its last token is always computed: it yields the next one."""
         return self.pool.find(islice(call.block_hashes, (call.num_tokens - 1) // self.options.block_size))
 
-    def _scheduled(self, chosen: list[tuple[VllmCall, int]]) -> Step:
+    def _scheduled(self, counts: list[tuple[VllmCall, int]]) -> Step:
         """Count the tokens of a step as computed, and those that it will have made as there."""
         step = []
-        for call, count in chosen:
+        for call, count in counts:
             call.num_computed_tokens += count
             call.num_in_flight_tokens += count
             samples = call.num_computed_tokens >= call.num_tokens + call.num_output_placeholders
@@ -483,11 +483,11 @@ class FairVllmScheduler(VllmScheduler):
         self.preempted += in_the_way
         return step
 
-    def _scheduled(self, chosen: list[tuple[VllmCall, int]]) -> Step:
+    def _scheduled(self, counts: list[tuple[VllmCall, int]]) -> Step:
         self.waiting.settle()
-        step = super()._scheduled(chosen)
+        step = super()._scheduled(counts)
         if step:
-            self.tracker.scheduled(id(step), {call.request_id: count for call, count in chosen})
+            self.tracker.scheduled(id(step), {call.request_id: count for call, count in counts})
         return step
 
     def update(self, step: Step) -> list[VllmCall]:
@@ -722,6 +722,8 @@ def simulate_vllm(
 
     `policy` orders its queue, by its name or with settings, as in vLLM with our scheduler class; None: vLLM's own order
     of arrival.  Raises `ConfigError` for one that cannot be used there.
+
+    A workload does not say what of a prompt is an earlier request's output, which vLLM has cached: that is computed.
 
     TTFT, TPOT, time between tokens (ITL) and latency are those of `vllm bench serve`: first token less arrival, (end
     less first token) / (output tokens - 1), each gap between tokens, end less arrival.  Only its percentiles are
