@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fairsched.engines.calibration.imports import Format, Machine, import_machine
     from fairsched.engines.calibration.kernel_tables import TableError, llmservingsim
     from fairsched.engines.calibration.performance_fit import (
+        Estimate,
         PerformanceFit,
         asked,
         fit_performance,
@@ -21,7 +22,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Calibration", "Fidelity", "Format", "Machine", "PerformanceFit", "RunFigures", "TableError", "Workbench", "asked",
-    "calibrate", "fit_performance", "from_aiconfigurator", "import_machine", "llmservingsim", "page_tokens_of",
+    "Calibration", "Estimate", "Fidelity", "Format", "Machine", "PerformanceFit", "RunFigures", "TableError", "Workbench",
+    "asked", "calibrate", "fit_performance", "from_aiconfigurator", "import_machine", "llmservingsim", "page_tokens_of",
     "scaled_latency", "validate", "with_slo"
 ]  # fmt: skip

@@ -130,8 +130,10 @@ def _experts(path: Path, sizes: ModelSizes) -> Table:
 
 # --- Vidur ------------------------------------------------------------------------------------------------------------
 
-_MLP = ("attn_pre_proj", "attn_rope", "attn_post_proj", "mlp_up_proj", "mlp_act", "mlp_down_proj")
-_MLP += ("input_layernorm", "post_attention_layernorm", "add")
+_MLP = (
+    *("attn_pre_proj", "attn_rope", "attn_post_proj", "mlp_up_proj", "mlp_act", "mlp_down_proj"),
+    *("input_layernorm", "post_attention_layernorm", "add"),
+)
 
 
 def _timed(*kernels: str) -> list[str]:
@@ -277,7 +279,8 @@ def _distserve(path: str, machine: Machine) -> LatencyModel:
     said = f"DistServe's {Path(path).name} of {named}, tensor parallel {machine.gpus}: lines of prompts and of decodes"
     pieces = DecodePiece(1, *few), DecodePiece(threshold, *many)
     name = f"{machine.name}-{Path(path).stem}"
-    return LatencyModel(name, said, *prefill, pieces, _capacity(machine), machine.gpus)  # type: ignore[arg-type]
+    constant, token, attention = prefill
+    return LatencyModel(name, said, constant, token, attention, pieces, _capacity(machine), machine.gpus)
 
 
 # --- AIConfigurator ---------------------------------------------------------------------------------------------------

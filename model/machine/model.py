@@ -127,6 +127,12 @@ class LatencyModel:
         return cls(name, source, *coefficients, kernels=kernels, **known)
 
     @property
+    def described(self) -> str:
+        """The machine and its model in a few words, and how they were held against measurements."""
+        kind = "" if self.deployment is None else f" ({self.gpus or 1} x {self.deployment.gpu})"
+        return f"{self.name}{kind}, {self.validated}"
+
+    @property
     def skewed(self) -> bool:
         """Whether time depends on the longest and the shortest context of requests that decode."""
         return self.kernels is not None and self.kernels.attention.skew is not None

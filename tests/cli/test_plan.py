@@ -26,6 +26,7 @@ def test_plan_says_how_many(figures: Figures, tmp_path: Path, capsys: pytest.Cap
     assert said["workers"] == placements["aladdin"]["workers"]
     assert str(said["workers"]) in placements["round-robin"]["tried"]
     shown = capsys.readouterr().out
+    assert shown.startswith("Simulated: opt-13b-a100 (1 x a100), not held against measurements.")
     assert f"{said['workers']} workers of opt-13b-a100 keep ttft=1 s, tpot=50 ms" in shown
     assert "<svg" in (tmp_path / "index.html").read_text()
 

@@ -19,6 +19,7 @@ def test_search_says_which_fleet(figures: Figures, tmp_path: Path, capsys: pytes
     assert said["complete"]
     assert said["simulations"] == sum(len(row["tried"]) for row in said["candidates"])
     shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("Simulated: opt-13b-a100 (1 x a100), not held against measurements.")
     assert said["best"] in shown
     assert "simulations a second" in shown
     page = (tmp_path / "index.html").read_text()

@@ -8,7 +8,7 @@ machine would have written, and the machine moves by their difference until ther
 numbers or names are tried one after the other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -265,6 +265,8 @@ TYPICAL_LIMIT = 0.5
 DRIFTED = 0.03
 """A server that was so much faster or slower in one half is said to be."""
 DRIFT_STEPS = (0.12, 0.06, 0.03, 0.015)
+PROMPTS_SAID = (1_000, 10_000)
+"""Prompts of which is said what they take by the fit."""
 KNOWN_WITHIN = 0.1
 """A step time is known that the log tells within this share."""
 WORDS = {
@@ -333,6 +335,7 @@ class LogFit:
     name: str
     machine: LogMachine
     requests: int
+    longest_prompt: int
     errors: tuple[FigureError, ...]
     typical: dict[str, float]
     parameters: tuple[Fitted, ...]
@@ -380,18 +383,29 @@ class LogFit:
     def sentences(self) -> tuple[str, ...]:
         """Return what was found, in plain sentences."""
         machine = self.machine
-        constant, token, _, decode, context, request = machine.times
+        *_, decode, context, request = machine.times
         many = f"{machine.workers} workers" if machine.workers > 1 else "One worker"
         return (
             f"{many}; each step computes at most {machine.max_batched_tokens:,} tokens for at most "
             f"{machine.max_running:,} requests, in the order of {machine.policy}, {RULE_WORDS[machine.rule]}.",
-            f"A prompt takes {constant / 1e6:.2f} ms and {token / 1e3:.1f} us a token; a step that decodes takes "
-            f"{decode / 1e6:.2f} ms, {request / 1e3:.0f} us a request and {context:.0f} ns a token of context.",
+            f"A step that decodes takes {decode / 1e6:.2f} ms, {request / 1e3:.0f} us a request and {context:.0f} ns a "
+            "token of context.",
+            *self._prompts(),
             f"The machine {self.summary}.",
             *self._drifted(),
             *self.unknown,
             *(f"Not to be believed: {reason}." for reason in self.reasons),
         )
+
+    def _prompts(self) -> Iterator[str]:
+        """Yield what prompts take by the fit, and what it does not know of them."""
+        takes = [f"{n:,} tokens takes {self.latency.step_ns(((n, 0),), 0, 0) / 1e6:,.1f} ms" for n in PROMPTS_SAID]
+        yield f"By the fit a prompt of {' and one of '.join(takes)}, alone."
+        if self.longest_prompt < PROMPTS_SAID[-1]:
+            yield (
+                f"The longest prompt of the log has {self.longest_prompt:,} tokens: what longer ones take is "
+                "extrapolated, and may be far off."
+            )
 
     def _drifted(self) -> tuple[str, ...]:
         if abs(self.drift) < DRIFTED:
@@ -453,6 +467,7 @@ def fit_log(
         name=log.path.name,
         machine=attrs.evolve(machine, workers=machine.workers * max(lane_count, 1)),
         requests=len(whole),
+        longest_prompt=int(whole.prompt.max()),
         errors=found,
         typical=typical,
         parameters=parameters,

@@ -15,6 +15,7 @@ from fairsched.engines.analysis import open_console, output_width, print_lines, 
 from fairsched.engines.capacity import Sheet
 from fairsched.engines.files import Unwritable, check_file, make_folder, write_whole
 from fairsched.engines.simulation import Progress
+from fairsched.model.machine import LatencyModel
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -171,15 +172,22 @@ def folders(**targets: Path | None) -> None:
                 raise ValueError(f"{_named(option)}: {error}") from None
 
 
-def show(sheet: Sheet, report: Path | None, document: Path | None, most: int | None = None) -> None:
-    """Write the report, then print; of a table at most so many rows."""
-    page = None
+def machines(latencies: Iterable[LatencyModel]) -> str:
+    """Return the line that says what is simulated: each machine once."""
+    return f"Simulated: {'; '.join(dict.fromkeys(latency.described for latency in latencies))}."
+
+
+def show(
+    sheet: Sheet, report: Path | None, document: Path | None, of: Iterable[LatencyModel], most: int | None = None
+) -> None:
+    """Write the report, then print: the machines that it is about, and of a table at most so many rows."""
+    page, lines = None, [machines(of), *sheet.lines]
     if report is not None:
         from fairsched.engines.analysis.report import Page, Part, Table, plot_part
 
         page = Page(
             title=sheet.title,
-            verdict=sheet.lines,
+            verdict=lines,
             parts=[
                 *map(plot_part, sheet.draw()),
                 *(Part(title, [Table(columns, rows)]) for title, columns, rows in sheet.tables),
@@ -188,7 +196,7 @@ def show(sheet: Sheet, report: Path | None, document: Path | None, most: int | N
             small=sheet.small,
         ).write(report)
     with shown(document) as console:
-        print_lines(console, sheet.lines)
+        print_lines(console, lines)
         console.print()
         for title, columns, rows in sheet.tables:
             print_table(console, columns, rows[:most], title=title if sheet.tables[1:] else "")

@@ -77,6 +77,19 @@ def test_memory_that_was_never_full_is_said_to_be_unknown(fitted: LogFit) -> Non
     assert any(sentence.startswith("The KV memory was never seen full") for sentence in fitted.sentences())
 
 
+def test_what_prompts_take_is_said_and_where_it_is_extrapolated(fitted: LogFit) -> None:
+    """A prompt of 1,000 tokens and one of 10,000 are said to take what the machine's steps take, and that none was as
+    long where none was."""
+    one, ten = (fitted.latency.step_ns(((tokens, 0),), 0, 0) / 1e6 for tokens in (1_000, 10_000))
+    said = fitted.sentences()
+    assert (
+        f"By the fit a prompt of 1,000 tokens takes {one:,.1f} ms and one of 10,000 tokens takes {ten:,.1f} ms, alone."
+        in said
+    )
+    assert fitted.longest_prompt < 10_000
+    assert any(f"has {fitted.longest_prompt:,} tokens: what longer ones take is extrapolated" in each for each in said)
+
+
 @pytest.mark.parametrize("change", ["shuffled", "limited"])
 def test_a_log_of_something_else_is_refused(log: Path, tmp_path: Path, change: str) -> None:
     """Where requests have each other's times, or a limiter holds them before the server, the machine is not credible,

@@ -9,11 +9,17 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.calibration import Machine, import_machine
-from fairsched.model.machine import MODELS, decoded
+from fairsched.model.machine import MODELS, Kernels, LatencyModel, decoded
 
 REAL = Path(__file__).parents[3].parent / "shared" / "ground-truth" / "kernels"
 LLAMA = Machine("llama-3.1-8b", "a100")
 MOE = Machine("mixtral-8x7b", "h200")
+
+
+def kernels_of(latency: LatencyModel) -> Kernels:
+    """Return the model's kernels."""
+    assert latency.kernels is not None
+    return latency.kernels
 
 
 def table(path: Path, header: str, *rows: str) -> Path:
@@ -50,14 +56,14 @@ def test_kernel_tables_are_a_step_of_all_layers(tmp_path: Path) -> None:
     """A decode takes each kernel for each of 32 layers, the norm twice, the embedding once, head and sampler, and
     attention of all layers."""
     latency = import_machine("llmservingsim", str(kernel_tables(tmp_path)), LLAMA)
-    assert latency.decode_ns(8, 8 * 16) == 1_000 * ((6 * 32 + 1) * 100 + 32 * 16) + latency.kernels.sequences.at(8)
-    assert latency.kernels.sequences.at(1) == 1_000_000
+    assert latency.decode_ns(8, 8 * 16) == 1_000 * ((6 * 32 + 1) * 100 + 32 * 16) + kernels_of(latency).sequences.at(8)
+    assert kernels_of(latency).sequences.at(1) == 1_000_000
     assert "LLMServingSim" in latency.source
 
 
 def test_kernel_tables_have_experts(tmp_path: Path) -> None:
     """One token takes two of eight experts, and 256 tokens all of them."""
-    experts = import_machine("llmservingsim", str(kernel_tables(tmp_path, experts=True)), MOE).kernels.experts
+    experts = kernels_of(import_machine("llmservingsim", str(kernel_tables(tmp_path, experts=True)), MOE)).experts
     assert experts is not None
     assert experts.at(1) == 32 * 100_000
     assert experts.at(256) == pytest.approx(32 * 400_000, rel=1e-6)
@@ -65,8 +71,10 @@ def test_kernel_tables_have_experts(tmp_path: Path) -> None:
         import_machine("llmservingsim", str(tmp_path), Machine("mixtral-8x7b", "h200", 2))
 
 
-MLP = ("attn_pre_proj", "attn_rope", "attn_post_proj", "mlp_up_proj", "mlp_act", "mlp_down_proj")
-MLP += ("input_layernorm", "post_attention_layernorm", "add")
+MLP = (
+    *("attn_pre_proj", "attn_rope", "attn_post_proj", "mlp_up_proj", "mlp_act", "mlp_down_proj"),
+    *("input_layernorm", "post_attention_layernorm", "add"),
+)
 
 
 def vidur(folder: Path) -> Path:
@@ -92,7 +100,7 @@ def test_vidurs_profile_is_a_step_of_all_layers(tmp_path: Path) -> None:
     assert one.decode_ns(8, 8 * 64) == 32 * (900_000 + 7_812) + 16
     two = import_machine("vidur", str(tmp_path), Machine("llama-3.1-8b", "a100", 2))
     assert two.decode_ns(1, 64) - one.decode_ns(1, 64) == 64 * 20_000
-    both = one.step_ns([(64, 0)], 8, 8 * 64) - one.kernels.dense.at(72)
+    both = one.step_ns([(64, 0)], 8, 8 * 64) - kernels_of(one).dense.at(72)
     assert both == pytest.approx(32 * (125_000 + 7_812.5), abs=32)
 
 
@@ -229,5 +237,5 @@ def test_real_kernel_tables_are_machines(prefix: str, machine: Machine, floor_ms
     latency = import_machine("llmservingsim", str(REAL / prefix), machine)
     assert latency.decode_ns(1, 100) > floor_ms * 1_000_000
     assert latency.decode_ns(1, 100) < latency.decode_ns(64, 64_000) < latency.step_ns([(2_048, 0)], 64, 64_000)
-    assert latency.kernels.dense.at(513) == latency.kernels.dense.at(528) > latency.kernels.dense.at(512)
+    assert kernels_of(latency).dense.at(513) == kernels_of(latency).dense.at(528) > kernels_of(latency).dense.at(512)
     assert MODELS[machine.model].layers == 32 * machine.gpus

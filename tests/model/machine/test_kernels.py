@@ -32,7 +32,8 @@ def attention_tables(draw: st.DrawFn, skewed: bool = False) -> AttentionTable:
     def made(axes: list[tuple[int, ...]], *at: int) -> Table | int:
         if not axes:
             tokens, before, batch, context = (*at, 0, 0) if apart else at
-            return rate[0] * tokens + rate[1] * tokens * before + rate[2] * batch + rate[3] * batch * context
+            total: int = rate[0] * tokens + rate[1] * tokens * before + rate[2] * batch + rate[3] * batch * context
+            return total
         return Table(axes[0], tuple(made(axes[1:], *at, point) for point in axes[0]))
 
     decodes = Table(axes[2], tuple(made([axes[3]], 0, 0, batch) if not apart else FLAT for batch in axes[2]))

@@ -279,5 +279,5 @@ def test_every_preset_says_what_a_token_of_kv_takes(name: str) -> None:
     """The default link is PCIe's, at the preset's own bytes a token."""
     link, known = host_link(PRESETS[name]), PRESETS[name].deployment
     assert known is not None
-    assert link.bytes_per_token * PRESETS[name].gpus == known.kv_token_bytes
+    assert link.bytes_per_token * (PRESETS[name].gpus or 1) == known.kv_token_bytes
     assert link.transfer_ns(1_000) == -(-1_000 * link.bytes_per_token // 25)

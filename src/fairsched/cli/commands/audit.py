@@ -198,6 +198,8 @@ def advise(
         page = engine.write_advice(report, advice, output.command_line())
         files = [] if advice.verdict == "leave" else engine.write_configurations(report, advice)
     with output.shown(json) as console:
+        if advice.fit is not None:
+            print_lines(console, [output.machines([advice.fit.latency])])
         print_text(console, advice.paragraph)
         output.print_files(console, Figures=json, Report=page)
         for path in files:

@@ -6,12 +6,16 @@ from typing import Literal
 from fairsched.cli import values
 from fairsched.cli.output import apart, print_files, shown, writable
 from fairsched.engines.analysis import Column, print_table, print_text
-from fairsched.engines.calibration import Format, Machine, import_machine
+from fairsched.engines.calibration import Estimate, Format, Machine, import_machine
 from fairsched.engines.files import write_whole
 from fairsched.model.machine import encoded, preset_document
 
-_SHOWN = (("a prompt of 1,000 tokens", 1_000, 0), ("a prompt of 10,000 tokens", 10_000, 0))
-_SHOWN += (("a request over 1,000 tokens", 0, 1), ("32 requests over 1,000 tokens", 0, 32))
+_SHOWN = (
+    ("a prompt of 1,000 tokens", 1_000, 0),
+    ("a prompt of 10,000 tokens", 10_000, 0),
+    ("a request over 1,000 tokens", 0, 1),
+    ("32 requests over 1,000 tokens", 0, 32),
+)
 
 
 def machine(
@@ -40,10 +44,12 @@ def machine(
     """
     writable(out=out)
     apart((path,), out=out)
-    estimate = None
+    estimate: Estimate | None = None
     if format == "aiconfigurator":
         with suppress(ImportError):
-            from aiconfigurator.cli.api import cli_estimate as estimate
+            from aiconfigurator.cli.api import cli_estimate
+
+            estimate = cli_estimate
     found = import_machine(format, path, Machine(model, gpu, gpus, kv_capacity_tokens), estimate)
     if out is not None:
         write_whole(out, encoded(preset_document(found)))

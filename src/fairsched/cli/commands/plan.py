@@ -89,5 +89,5 @@ def plan(
             **processes(jobs, len(routers) * len(requests.jobs)),
         )
     write_figures(json, found.to_dict())
-    show(plan_sheet(found), report, json)
+    show(plan_sheet(found), report, json, (size.spec.latency for size in sizes))
     return 0

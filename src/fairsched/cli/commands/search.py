@@ -124,6 +124,7 @@ def search(
     if not requests.jobs:
         raise ValueError("the workload has no requests")
     candidates = space.candidates(requests, fleets)
+    machines = [pool.latency for candidate in candidates for pool in candidate.fleet.pools]
     where = processes(jobs, len(candidates) * len(requests.jobs))
     if replan is not None:
         if journal is not None:
@@ -134,7 +135,7 @@ def search(
                 requests, candidates, targets, detector, objective=per, progress=progress, **where
             )
         write_figures(json, followed.to_dict())
-        show(capacity_search.replan_sheet(followed), report, json, SHOWN)
+        show(capacity_search.replan_sheet(followed), report, json, machines, SHOWN)
         return 0
     with progress_bar() as progress:
         best = capacity_search.search_fleets(
@@ -146,7 +147,7 @@ def search(
             **where,
         )
     write_figures(json, best.to_dict())
-    show(capacity_search.search_sheet(best), report, json, SHOWN)
+    show(capacity_search.search_sheet(best), report, json, machines, SHOWN)
     if not best.complete:
         print(f"Interrupted: {len(best.found)} of {best.candidates} candidates were tried.", file=sys.stderr)
         return 130

@@ -91,7 +91,7 @@ def tune(
             **processes(jobs, len(jobs_of.jobs)),
         )
     write_figures(json, tuning.to_dict())
-    show(tuning_sheet(tuning), report, json)
+    show(tuning_sheet(tuning), report, json, (spec.latency for spec in cluster.specs))
     if not tuning.complete:
         print("Interrupted: the choice is among the points that were run until then.", file=sys.stderr)
         return 130
