@@ -22,7 +22,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Calibration", "Estimate", "Fidelity", "Format", "Machine", "PerformanceFit", "RunFigures", "TableError", "Workbench",
-    "asked", "calibrate", "fit_performance", "from_aiconfigurator", "import_machine", "llmservingsim", "page_tokens_of",
-    "scaled_latency", "validate", "with_slo"
+    "Calibration", "Estimate", "Fidelity", "Format", "Machine", "PerformanceFit", "RunFigures", "TableError",
+    "Workbench", "asked", "calibrate", "fit_performance", "from_aiconfigurator", "import_machine", "llmservingsim",
+    "page_tokens_of", "scaled_latency", "validate", "with_slo"
 ]  # fmt: skip
