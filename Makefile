@@ -10,7 +10,7 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint style bench gpu-check clean
+.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint style bench validate gpu-check clean
 
 help:
 	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
@@ -21,6 +21,7 @@ help:
 	@echo "make nightly  everything from nothing, the slow checks with their full budgets (hours); writes what is kept anew"
 	@echo "make mutation seed every small change into the code around the kernels and say what no test notices (hours)"
 	@echo "make bench    speed beside peers and an earlier commit; writes the page of speeds and its history (minutes)"
+	@echo "make validate  the simulator held against GPUs that others measured, whose files are in TRUTH=folder (minutes)"
 	@echo "make gpu-check  CUDA tests, calibration, rooflines and peers on a GPU, in ten minutes; out/gpu has the results"
 	@echo "make setup    all that the tests need, in .venv"
 	@echo "make clean    remove what make and the tools made, .venv included"
@@ -73,6 +74,10 @@ style: setup
 bench: setup
 	@echo "== Benchmarks beside peers and the pinned twin =="
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
+
+TRUTH ?= $(error TRUTH=folder names the published measurements: docs/explanation/validation.md says which)
+validate: setup
+	@$(BIN)/fairsched validate --truth $(TRUTH) --json docs/validation.json $(ARGS)
 
 # Installs nothing, since a machine with a GPU may have no network: our environment if it is there, else PYTHON's packages.
 gpu-check:

@@ -6,6 +6,7 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.calibration.calibrator import Calibration
+    from fairsched.engines.calibration.ground_truth import Experiment, ExperimentResult, hold, read_experiments
     from fairsched.engines.calibration.imports import Format, Machine, import_machine
     from fairsched.engines.calibration.kernel_tables import TableError, llmservingsim
     from fairsched.engines.calibration.performance_fit import (
@@ -22,7 +23,8 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Calibration", "Estimate", "Fidelity", "Format", "Machine", "PerformanceFit", "RunFigures", "TableError",
-    "Workbench", "asked", "calibrate", "fit_performance", "from_aiconfigurator", "import_machine", "llmservingsim",
-    "page_tokens_of", "scaled_latency", "validate", "with_slo"
+    "Calibration", "Estimate", "Experiment", "ExperimentResult", "Fidelity", "Format", "Machine", "PerformanceFit",
+    "RunFigures", "TableError", "Workbench", "asked", "calibrate", "fit_performance", "from_aiconfigurator", "hold",
+    "import_machine", "llmservingsim", "page_tokens_of", "read_experiments", "scaled_latency", "validate",
+    "with_slo"
 ]  # fmt: skip

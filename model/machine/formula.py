@@ -20,9 +20,9 @@ from fairsched.model.machine.models import BITS_16, MODELS, ModelSizes
 class Shares:
     """What of a data sheet is in use, in thousandths, and constants in nanoseconds: of a step, a layer and a sequence.
 
-    KV is read at `kv`, or at `kv_grouped` where several heads share it.  Weights of an expert are read once, and
-    `reread` thousandths of them again for each further block of 16 rows.  An all-reduce takes `reduce_ns` times log2 of
-    the GPUs, and moves `link` thousandths of the link's bandwidth.
+    KV is read at `kv`, or at `kv_grouped` where several heads share it.  Where kernels take
+    wide blocks of rows, experts take `wide` thousandths longer.  An all-reduce takes `reduce_ns` times log2 of the
+    GPUs, and moves `link` thousandths of the link's bandwidth.
     """
 
     weights: int
@@ -30,7 +30,7 @@ class Shares:
     kv_grouped: int
     compute: int
     attention: int
-    reread: int
+    wide: int
     link: int
     step_ns: int
     layer_ns: int
@@ -45,7 +45,7 @@ FITTED = Shares(
     kv_grouped=637,
     compute=700,
     attention=500,
-    reread=522,
+    wide=780,
     link=333,
     step_ns=500_000,
     layer_ns=42_017,
@@ -67,30 +67,25 @@ def _ns(amount: int, per_s: int, thousandths: int) -> int:
     return amount * 10**12 // (per_s * thousandths)
 
 
-_ROWS, _BLOCKS = 16, 4
-"""Rows of an expert that are multiplied at once, and most blocks of them: with more rows kernels take larger ones."""
+_WIDE_ROWS = 28
+"""Rows of an expert, in the mean, from which kernels take blocks of 64 rows.  Source: vLLM's tuned sizes for Mixtral
+8x7B on H100 (`fused_moe/configs`, E=8, N=7168), which are nearest to 128 tokens from 112 on."""
 
 
-def _read(model: ModelSizes, tokens: int, reread: int) -> int:
-    """Return the parameters of all layers that a step of so many tokens reads, with experts as often as they are.
+def _read(model: ModelSizes, tokens: int, wide: int) -> int:
+    """Return the parameters of all layers that a step of so many tokens reads, with experts as slow as they are read.
 
-    Each token chooses its experts as likely as any others, so that an expert's rows are binomial.
+    A step reads as many experts as its tokens choose if each is as likely as any other.
     """
     if not model.experts:
         return model.layer_parameters
-    used, others, one = model.experts_used, model.experts - model.experts_used, 10**60
-    if tokens * used > _BLOCKS * _ROWS * model.experts:
-        touched, blocks = one, _BLOCKS * one
-    else:
-        likely = one * others**tokens // model.experts**tokens
-        above = touched = blocks = one - likely
-        for rows in range(1, tokens + 1):
-            likely = likely * (tokens - rows + 1) * used // (rows * others)
-            above -= likely
-            if rows % _ROWS == 0:
-                blocks += above
-    read = model.experts * (1000 * touched + reread * (min(blocks, _BLOCKS * one) - touched))
-    return model.layers * (model.attention_parameters + model.mlp_parameters * read // (1000 * one))
+    chosen = model.mlp_parameters * model.experts
+    if tokens <= 64 * model.experts:
+        left, all_of = (model.experts - model.experts_used) ** tokens, model.experts**tokens
+        chosen = chosen * (all_of - left) // all_of
+    if tokens * model.experts_used >= _WIDE_ROWS * model.experts:
+        chosen = chosen * (1000 + wide) // 1000
+    return model.layers * (model.attention_parameters + chosen)
 
 
 def by_formula(
@@ -113,7 +108,7 @@ def by_formula(
         raise ValueError(f"{name}: {weights / 1e9:,.1f} GB of weights leave no room in {gpus} x {gpu.name}")
 
     def dense(tokens: int) -> int:
-        read_ns = _ns(_read(model, tokens, shares.reread) * size + head, gpu.bandwidth * gpus, shares.weights)
+        read_ns = _ns(_read(model, tokens, shares.wide) * size + head, gpu.bandwidth * gpus, shares.weights)
         computed_ns = _ns(2 * model.token_parameters * tokens, peak * gpus, shares.compute)
         return shares.step_ns + model.layers * shares.layer_ns + isqrt(isqrt(read_ns**4 + computed_ns**4))
 

@@ -154,12 +154,15 @@ def validate(
     runs: values.PositiveInt = 3,
     slo: Targets | None = None,
     log: values.Folder | None = None,
+    truth: values.Folder | None = None,
     json: values.Json = None,
 ) -> int:
     """Run one workload through the torch engine in real time and through the simulator with a calibrated latency model,
-    and compare.  Calibrates first if no preset is given.
+    and compare.  Calibrates first if no preset is given.  With --truth, hold the simulator against what others measured
+    on GPUs instead.
 
     Args:
+        truth: a folder of published measurements, which docs/explanation/validation.md names
         workload: a trace, or a generated workload
         preset: what `fairsched calibrate --out` wrote
         policy: a name of `fairsched policies`, or module:attribute (repeat)
@@ -170,6 +173,8 @@ def validate(
         log: write each real run's event log
     """
     writable(json=json)
+    if truth is not None:
+        return _validate_truth(truth, json)
     folders(log=log)
     requests = of_workload.at_rate(workload, 1.0)
     names = list(dict.fromkeys(policy))
@@ -221,6 +226,47 @@ def validate(
     with shown(json) as console:
         print_files(console, Logs=log, Figures=json)
     return 0
+
+
+def _validate_truth(folder: Path, json: Path | None) -> int:
+    """Hold the simulator against published measurements; returns the exit status."""
+    from fairsched.engines.calibration import hold, read_experiments
+
+    experiments = read_experiments(folder)
+    found = []
+    columns = [Column("figure", kind="word"), Column("measured"), Column("simulated"), Column("error")]
+    with progress_bar() as progress:
+        for i, experiment in enumerate(experiments):
+            progress(experiment.name, i, len(experiments))
+            held = hold(experiment)
+            found.append(held.to_dict())
+            with shown(json) as console:
+                constants = f"fitted: {experiment.fitted}" if experiment.fitted else "predicted"
+                print_lines(
+                    console,
+                    [
+                        f"{experiment.name} ({constants}; {held.simulated_s:,.0f} s simulated in {held.cpu_s:,.1f} s)",
+                        experiment.about,
+                    ],
+                )
+                for k, stage in enumerate(experiment.stages):
+                    errors = held.errors(k)
+                    rows = [
+                        [
+                            f"{stage.name}, {key}",
+                            f"{real:.4g}",
+                            f"{held.simulated[k][key]:.4g}",
+                            _error(key, errors[key]),
+                        ]
+                        for key, real in stage.measured.items()
+                    ]
+                    print_table(console, columns, rows)
+    write_figures(json, {"fairsched": __version__, "experiments": found})
+    return 0
+
+
+def _error(key: str, error: float) -> str:
+    return f"{100 * error:+.1f} points" if key == "lost" else percent(error, sign=True)
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
