@@ -209,12 +209,15 @@ def drawn(rng: random.Random, room: int) -> list[tuple[ours.Job, list[int]]]:
     are equal, share a part of a block, or nothing."""
     fresh = iter(range(100, 1 << 30)).__next__
     stems: list[list[int]] = [[]]
-    found = []
+    found: list[tuple[ours.Job, list[int]]] = []
     longest, keyed = min(room, LONGEST), rng.choice((1, 4, SIZE))
+    again = rng.choice((0.0, 0.5))
     for i in range(rng.randint(8, 60)):
         stem = rng.choice(stems)
         more = rng.choice((0, 1, rng.randint(1, 15), SIZE, rng.randint(1, 8) * SIZE, rng.randint(1, 400)))
         tokens = (stem + [fresh() for _ in range(more)])[: longest - 1] or [fresh()]
+        if found and rng.random() < again:
+            tokens = found[-1][1]
         if rng.random() < 0.6:
             stems.append(tokens)
         most = rng.randint(1, min(longest - len(tokens), rng.choice((1, 4, 40, 300))))
