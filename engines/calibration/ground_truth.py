@@ -310,6 +310,8 @@ def tabled_run(folder: Path, name: str, machine: TabledMachine) -> Experiment:
         graph_sizes=GRAPH_SIZES,
     )
     num_gpu_blocks = settings.kv_cache.get("num_gpu_blocks") or machine.num_gpu_blocks
+    if num_gpu_blocks is None:
+        raise TableError(f"{folder / f'{name}-meta.json'}: kv_cache has no num_gpu_blocks")
     limits = {key: settings.engine_kwargs[key] for key in ("max_num_seqs", "max_num_batched_tokens")}
     device = settings.hardware.get("device_name") or name.partition("-")[0]
     summary = folder / f"{name}-llmservingsim.txt"
@@ -378,7 +380,6 @@ def _h100(of: _H100, rows: Sequence[Mapping[str, Any]]) -> Experiment:
         stages.append(Stage("all stages", 0, len(jobs), known))
     weights = 2 * (model.layer_parameters + 2 * model.head_parameters)
     room = gpus * (H100_BYTES * 9 // 10 - WORKING_BYTES) - weights
-    limits = {"max_num_seqs": of.max_num_seqs, "max_num_batched_tokens": of.max_num_batched_tokens}
     return Experiment(
         of.id,
         f"{of.model}, {gpus} x {of.hardware}, {of.engine}",
@@ -386,7 +387,13 @@ def _h100(of: _H100, rows: Sequence[Mapping[str, Any]]) -> Experiment:
         Workload(of.id, jobs, (Client(0, "all"),)),
         by_formula(model, GPUS["h100"], gpus),
         # vLLM before 0.17 admits a request whose first chunk fits.
-        VllmOptions(room // (BLOCK * model.kv_token_bytes), scheduler_reserve_full_isl=False, release="0.19", **limits),
+        VllmOptions(
+            room // (BLOCK * model.kv_token_bytes),
+            max_num_batched_tokens=of.max_num_batched_tokens,
+            max_num_seqs=of.max_num_seqs,
+            scheduler_reserve_full_isl=False,
+            release="0.19",
+        ),
         tuple(stages),
         client_ns=CLIENT_NS,
         published=others,

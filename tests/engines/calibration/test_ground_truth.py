@@ -169,6 +169,7 @@ def test_figures_are_interpolated() -> None:
         ("requests.jsonl", "", "requests.jsonl: there are no requests"),
         ("blocks.jsonl", "", "requests.jsonl: bench-0 has 40 tokens, and no such blocks are known"),
         ("meta.json", "{", "meta.json: "),
+        ("meta.json", '{"vllm_version": "0.19", "engine_kwargs": {}}', "meta.json: kv_cache has no num_gpu_blocks"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_where(folder: Path, name: str, text: str, message: str) -> None:
