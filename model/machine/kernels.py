@@ -175,9 +175,10 @@ class AttentionTable(Struct, frozen=True, forbid_unknown_fields=True, dict=True,
                 tokens, before = isqrt(pairs), 0
             ns = self.prompts.at(tokens, before, batch, mean)
             return ns + alone if self.apart else ns
-        if self.skew is None or decoding is None or batch < 2 or longest <= mean:
+        if self.skew is None or decoding is None or batch < 2 or longest <= max(mean, shortest):
             return alone
-        share = self.skew.share(batch, 1000 * (mean - shortest) // (longest - shortest), longest)
+        # What came with its KV decodes beside the others, and may be shorter than the shortest.
+        share = self.skew.share(batch, 1000 * max(mean - shortest, 0) // (longest - shortest), longest)
         return max(alone + share * (decoding.at(batch * longest) - alone) // 1_000_000, 0)
 
 
