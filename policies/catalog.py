@@ -116,7 +116,7 @@ class Preble(_Composition, name="preble", order=orders.PriorityGroups):
     """
 
 
-class PreblePrinted(_Composition, name="preble-printed", order=partial(orders.PriorityGroups, released=True)):
+class PreblePrinted(_Composition, name="preble-printed", order=partial(orders.PriorityGroups, variant="released")):
     """The groups of Preble's released code: shares rounded up, and groups follow the cache down.  For comparison.
 
     A request whose prefix is evicted again and again may wait for ever.

@@ -36,7 +36,7 @@ from fairsched.model.machine import (
     Kernels,
     LatencyModel,
     ModelSizes,
-    Table,
+    TimeTable,
     by_formula,
     check,
 )
@@ -115,7 +115,7 @@ def _llmservingsim(path: str, machine: Machine) -> LatencyModel:
     return _of_kernels(machine, kernels, "llmservingsim", said)
 
 
-def _experts(path: Path, sizes: ModelSizes) -> Table:
+def _experts(path: Path, sizes: ModelSizes) -> TimeTable:
     """Return the time of the experts of all layers by tokens, of which each takes as likely any of them."""
     found: dict[int, dict[int, float]] = defaultdict(dict)
     for row in rows(path, "tokens", "activated_experts", "time_us"):
@@ -175,13 +175,13 @@ def _vidur(path: str, machine: Machine) -> LatencyModel:
         reduce = AllReduce(2 * layers, 2 * sizes.hidden, _all_reduce(folder, gpu, machine.gpus))
     attention = AttentionTable(grid(decodes), grid(prompts), apart=True)
     kernels = Kernels(
-        rising({n: median(each) for n, each in dense.items()}), attention, Table((0,), (0,)), None, reduce
+        rising({n: median(each) for n, each in dense.items()}), attention, TimeTable((0,), (0,)), None, reduce
     )
     said = f"Vidur's profile of {sizes.repository} on {gpu}: medians of kernels, without head, sampler and CPU"
     return _of_kernels(machine, kernels, "vidur", said)
 
 
-def _all_reduce(folder: Path, gpu: str, gpus: int) -> Table:
+def _all_reduce(folder: Path, gpu: str, gpus: int) -> TimeTable:
     path, found = folder / "network" / f"{gpu}_dgx" / "all_reduce.csv", defaultdict[int, list[float]](list)
     path = path if path.exists() else folder / "all_reduce.csv"
     (field,) = _timed("all_reduce")
@@ -228,9 +228,9 @@ def _splitwise(path: str, machine: Machine) -> LatencyModel:
     slope, base = np.polyfit(list(tokens), [median(each) for each in tokens.values()], 1)
     times = rising(times_us)
     base_ns, context_ps = min(round(1_000_000 * base), times.at(0)), max(round(1e9 * slope), 0)
-    beyond = Table(times.points, tuple(ns - base_ns for ns in times.values if isinstance(ns, int)))
+    beyond = TimeTable(times.points, tuple(ns - base_ns for ns in times.values if isinstance(ns, int)))
     attention = AttentionFormula(0, context_ps, beyond)
-    kernels = Kernels(Table((0,), (base_ns,)), attention, Table((0,), (0,)))
+    kernels = Kernels(TimeTable((0,), (base_ns,)), attention, TimeTable((0,), (0,)))
     said = f"splitwise-sim's {file.name}, medians of {named} on {machine.gpus} x {kind}: prompts as a table of tokens, "
     said += "decodes as a line in their context"
     if machine.model in MODELS:

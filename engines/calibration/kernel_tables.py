@@ -19,7 +19,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from fairsched.model.machine import AllReduce, AttentionTable, Kernels, Skew, Table
+from fairsched.model.machine import AllReduce, AttentionTable, Kernels, Skew, TimeTable
 
 ONCE = ("embedding", "final_layernorm")
 """Dense kernels that a step has once; it has one of the others for each layer."""
@@ -60,13 +60,13 @@ def rows(path: Path, *numbers: str, names: tuple[str, ...] = ()) -> Iterator[dic
             raise TableError(f"{path}: there are no rows")
 
 
-def rising(values: Mapping[int, float]) -> Table:
+def rising(values: Mapping[int, float]) -> TimeTable:
     """Return a table that never falls, halfway between the largest time before a point and the smallest after it:
     measured times fall by chance."""
     points = sorted(values)
     before = accumulate((values[point] for point in points), max)
     after = list(accumulate((values[point] for point in reversed(points)), min))
-    return Table(tuple(points), tuple(round(500 * (a + b)) for a, b in zip(before, reversed(after), strict=True)))
+    return TimeTable(tuple(points), tuple(round(500 * (a + b)) for a, b in zip(before, reversed(after), strict=True)))
 
 
 FALL_MAX = 0.25
@@ -82,7 +82,7 @@ def risen(path: Path, field: str, values: Mapping[int, float]) -> None:
         most = max(most, values[point])
 
 
-def _stairs(table: Table) -> Table:
+def _stairs(table: TimeTable) -> TimeTable:
     """Return the table that has, between two points, the value of the upper one."""
     points, values = [table.points[0]], [table.values[0]]
     for point, value in zip(table.points[1:], table.values[1:], strict=True):
@@ -96,20 +96,20 @@ def _stairs(table: Table) -> Table:
         last, half = table.points[-1], table.points[-1] // 2
         points.append(2 * last - half)
         values.append(2 * table.at(last) - table.at(half))
-    return Table(tuple(points), tuple(values))
+    return TimeTable(tuple(points), tuple(values))
 
 
 def _entries(tree: Any) -> int:
     return sum(map(_entries, tree.values())) if isinstance(tree, dict) else 1
 
 
-def grid(tree: Any) -> Table:
+def grid(tree: Any) -> TimeTable:
     """Return nested dictionaries as a table, without what is thin."""
     if not isinstance(next(iter(tree.values())), dict):
         return rising(tree)
     most = max(_entries(below) for point, below in tree.items() if point or len(tree) == 1)
     kept = {point: below for point, below in sorted(tree.items()) if not point or 2 * _entries(below) >= most}
-    return Table(tuple(kept), tuple(map(grid, kept.values())))
+    return TimeTable(tuple(kept), tuple(map(grid, kept.values())))
 
 
 def llmservingsim(

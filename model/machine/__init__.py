@@ -22,7 +22,7 @@ from fairsched.model.machine.kernels import (
     HostTime,
     Kernels,
     Skew,
-    Table,
+    TimeTable,
 )
 from fairsched.model.machine.model import (
     NOT_VALIDATED,
@@ -38,7 +38,7 @@ from fairsched.model.machine.presets import DEFAULT_PRESET, PRESETS, preset
 __all__ = [
     "DEFAULT_PRESET", "GPUS", "GRAPH_SIZES", "LINKS", "MODELS", "NOT_VALIDATED", "PRESETS", "PROMPT_TOKENS",
     "AllReduce", "AttentionFormula", "AttentionTable", "DecodePiece", "EngineFacts", "Gpu", "HostTime", "Kernels",
-    "LatencyModel", "ModelSizes", "Performance", "PresetDocument", "PresetError", "ServerFacts", "Skew", "Table",
+    "LatencyModel", "ModelSizes", "Performance", "PresetDocument", "PresetError", "ServerFacts", "Skew", "TimeTable",
     "as_builtins", "by_formula", "check", "decoded", "encoded", "from_builtins", "gpu_of", "mfu", "pipelined", "preset",
     "preset_document"
 ]  # fmt: skip

@@ -11,13 +11,13 @@ from math import isqrt
 import attrs
 
 from fairsched.model.machine.gpus import GPUS, LINKS, Gpu, check
-from fairsched.model.machine.kernels import AllReduce, AttentionFormula, Kernels, Table
+from fairsched.model.machine.kernels import AllReduce, AttentionFormula, Kernels, TimeTable
 from fairsched.model.machine.model import Accelerators, LatencyModel
 from fairsched.model.machine.models import BITS_16, MODELS, ModelSizes
 
 
 @attrs.frozen
-class Shares:
+class EfficiencyShares:
     """What of a data sheet is in use, in thousandths, and constants in nanoseconds: of a step, a layer and a sequence.
 
     KV is read at `kv`, or at `kv_grouped` where several heads share it.  Where kernels take
@@ -39,7 +39,7 @@ class Shares:
     source: str
 
 
-FITTED = Shares(
+FITTED = EfficiencyShares(
     weights=920,
     kv=948,
     kv_grouped=637,
@@ -89,7 +89,7 @@ def _read(model: ModelSizes, tokens: int, wide: int) -> int:
 
 
 def by_formula(
-    model: ModelSizes, gpu: Gpu, gpus: int = 1, *, fp8: bool = False, shares: Shares = FITTED, name: str = ""
+    model: ModelSizes, gpu: Gpu, gpus: int = 1, *, fp8: bool = False, shares: EfficiencyShares = FITTED, name: str = ""
 ) -> LatencyModel:
     """Return the model of `gpus` GPUs that hold a model together (tensor parallelism), with weights in 8 or 16 bits.
 
@@ -126,8 +126,10 @@ def by_formula(
             used = attrs.evolve(link, bytes_per_s=link.bytes_per_s * shares.link // 1000)
             message = attrs.evolve(used, latency_ns=shares.reduce_ns * (gpus - 1).bit_length()).message(gpus)
         reduce = AllReduce(2 * model.layers, model.hidden * BITS_16, message)
-    table = Table(tuple(_POINTS), tuple(dense(tokens) for tokens in _POINTS))
-    kernels = Kernels(table, attention, Table((0, 1), (0, shares.sequence_ns)), None, reduce, graph_sizes=GRAPH_SIZES)
+    table = TimeTable(tuple(_POINTS), tuple(dense(tokens) for tokens in _POINTS))
+    kernels = Kernels(
+        table, attention, TimeTable((0, 1), (0, shares.sequence_ns)), None, reduce, graph_sizes=GRAPH_SIZES
+    )
     read = model.layers * (model.attention_parameters + max(model.experts_used, 1) * model.mlp_parameters)
     deployment = Accelerators(gpu.name, model.parameters, weights, kv_bytes, read * size + head, model.token_parameters)
     source = f"{model.repository}'s config.json; {gpu.source}; {shares.source}"

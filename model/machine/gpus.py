@@ -6,7 +6,7 @@ Cost and power are relative to an A100, as papers compare fleets of several kind
 
 import attrs
 
-from fairsched.model.machine.kernels import Table
+from fairsched.model.machine.kernels import TimeTable
 from fairsched.model.machine.model import LatencyModel
 
 A100_WATTS = 400
@@ -23,10 +23,10 @@ class Link:
     bytes_per_s: int
     source: str
 
-    def message(self, gpus: int) -> Table:
+    def message(self, gpus: int) -> TimeTable:
         """Return the time of an all-reduce by the bytes of its message."""
         size = 1 << 30
-        return Table(
+        return TimeTable(
             (0, size), (self.latency_ns, self.latency_ns + _ns(size * 2 * (gpus - 1), gpus * self.bytes_per_s))
         )
 

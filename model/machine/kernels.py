@@ -35,14 +35,14 @@ def floor_sum(count: int, divisor: int, slope: int, constant: int) -> int:
     return total
 
 
-class Table(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class TimeTable(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A piecewise linear function of one whole number, or of several: its values are then tables of the others.
 
     Raises `ValueError` for no points, points that do not rise, and times below zero or that fall.
     """
 
     points: tuple[int, ...]
-    values: "tuple[int | Table, ...]"
+    values: "tuple[int | TimeTable, ...]"
 
     def __post_init__(self) -> None:
         if not self.points or len(self.points) != len(self.values):
@@ -140,28 +140,28 @@ class AttentionTable(Struct, frozen=True, forbid_unknown_fields=True, dict=True,
     prompts are a kernel of their own, and `prompts` is a table of tokens and context alone.
     """
 
-    decodes: Table
-    prompts: Table
+    decodes: TimeTable
+    prompts: TimeTable
     skew: Skew | None = None
     apart: bool = False
 
-    def decoding(self, batch: int) -> Table:
+    def decoding(self, batch: int) -> TimeTable:
         """Return the time of a step that only decodes, by tokens of context in all."""
-        known: dict[int, Table] = self.__dict__.setdefault("known", {})
+        known: dict[int, TimeTable] = self.__dict__.setdefault("known", {})
         found = known.get(batch)
         if found is None:
             found = known[batch] = self._decoding(batch)
         return found
 
-    def _decoding(self, batch: int) -> Table:
+    def _decoding(self, batch: int) -> TimeTable:
         sizes, points = self.decodes, set[int]()
         i = min(bisect_right(sizes.points, batch), len(sizes.points) - 1)
         for of_size in sizes.values[max(i - 1, 0) : i + 1]:
-            assert isinstance(of_size, Table)
+            assert isinstance(of_size, TimeTable)
             points.update(of_size.points)
         rising, most = sorted(points), 0
         values = [most := max(most, sizes.at(batch, point)) for point in rising]
-        return Table(tuple(batch * point for point in rising), tuple(values))
+        return TimeTable(tuple(batch * point for point in rising), tuple(values))
 
     def ns(self, tokens: int, pairs: int, batch: int, context: int, longest: int, shortest: int) -> int:
         """Return the time of a step, of `pairs` half pairs of a prompt's token and what it attends to."""
@@ -191,16 +191,16 @@ class AttentionFormula(Struct, frozen=True, forbid_unknown_fields=True, tag="for
 
     half_pair_ps: int
     context_ps: int
-    prompts: Table | None = None
+    prompts: TimeTable | None = None
 
     @property
     def skew(self) -> None:
         """No correction."""
         return None
 
-    def decoding(self, batch: int) -> Table:
+    def decoding(self, batch: int) -> TimeTable:
         """Return the time of a step that only decodes, by tokens of context in all."""
-        return Table((0, 1000), (0, self.context_ps))
+        return TimeTable((0, 1000), (0, self.context_ps))
 
     def ns(self, tokens: int, pairs: int, batch: int, context: int, longest: int, shortest: int) -> int:
         """Return the time of a step, of `pairs` half pairs of a prompt's token and what it attends to."""
@@ -213,7 +213,7 @@ class AllReduce(Struct, frozen=True, forbid_unknown_fields=True):
 
     count: int
     token_bytes: int
-    message: Table
+    message: TimeTable
 
     def ns(self, tokens: int) -> int:
         """Return the time of all."""
@@ -242,10 +242,10 @@ class Kernels(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The kernels of a step.  `graph_sizes` are numbers of tokens for which CUDA graphs were captured: a step of no
     more tokens than the largest is padded to the next of them."""
 
-    dense: Table
+    dense: TimeTable
     attention: AttentionTable | AttentionFormula
-    sequences: Table
-    experts: Table | None = None
+    sequences: TimeTable
+    experts: TimeTable | None = None
     reduce: AllReduce | None = None
     host: HostTime = NO_HOST_TIME
     graph_sizes: tuple[int, ...] = ()

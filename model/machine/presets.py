@@ -5,7 +5,7 @@ weights, divided by the bytes of a token, unless the source says otherwise.
 """
 
 from fairsched.model.machine.formula import named
-from fairsched.model.machine.kernels import AttentionFormula, Kernels, Table
+from fairsched.model.machine.kernels import AttentionFormula, Kernels, TimeTable
 from fairsched.model.machine.model import Accelerators, DecodePiece, LatencyModel
 
 # GPUs of a worker; tokens of KV, bytes of KV a token on each of its GPUs; prefill: ns, ns a token, ps of attention;
@@ -140,16 +140,16 @@ def _preset(name: str) -> LatencyModel:
     lines = LatencyModel(name, _SOURCES[name], *prefill, pieces, kv_tokens, gpus, deployment=_deployment(name))
     floor, context_ps = pieces[0].constant_ns, 1000 * pieces[0].context_token_ns
     if name in _PROMPTS_US:
-        prompts = Table(_TOKENS, tuple(1000 * us - floor for us in _PROMPTS_US[name]))
-        dense, attention = Table((0,), (floor,)), AttentionFormula(0, context_ps, prompts)
+        prompts = TimeTable(_TOKENS, tuple(1000 * us - floor for us in _PROMPTS_US[name]))
+        dense, attention = TimeTable((0,), (floor,)), AttentionFormula(0, context_ps, prompts)
     elif name == "mistral-7b-a6000":
         constant, token, product = prefill
         reached = (floor - constant) // token
-        dense = Table((0, reached, reached + 1000), (floor, floor, floor + 1000 * token))
+        dense = TimeTable((0, reached, reached + 1000), (floor, floor, floor + 1000 * token))
         attention = AttentionFormula(product // 2, context_ps)
     else:
         return lines
-    kernels = Kernels(dense, attention, Table((0,), (0,)))
+    kernels = Kernels(dense, attention, TimeTable((0,), (0,)))
     return LatencyModel.of_kernels(name, _SOURCES[name], kernels, kv_tokens, gpus=gpus, deployment=lines.deployment)
 
 

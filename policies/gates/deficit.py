@@ -289,7 +289,7 @@ D_PASS = th.Theorem(
     "while f waits, has credit and is not let in, no client is given any, and W_g <= Q_g + U_g - 1 + B_g for every "
     "other g: so much passes a request that waits for room",
     "this library: a gateway lets others pass a large call, which then waits for no more than that and for room",
-    (*_BASE, th.BACKLOGGED_DURING, th.REJOIN_KEEPS_DEBT),
+    (th.MEM_RESERVE, th.GATE_RESPECTED, th.BACKLOGGED_DURING, th.REJOIN_KEEPS_DEBT),
     bound="Q_g + U_g - 1 + B_g",
 )
 D_PRICE = th.Theorem(

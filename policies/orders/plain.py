@@ -88,20 +88,22 @@ class PriorityGroups(FollowsCache, able.TakesTurns):
 
     groups: int = attrs.field(default=10, validator=positive)
     """P: a request whose prompt is cached to c of n tokens is in group P c // n."""
-    released: bool = False
-    """Whether shares are rounded up and groups follow the cache, as in Preble's released code."""
+    variant: Literal["shipped", "released"] = attrs.field(default="shipped", validator=one_of("shipped", "released"))
+    """Released: shares are rounded up and groups follow the cache, as in Preble's released code."""
 
     def rank(self, request: Request, cached_tokens: int) -> int:
         share = self.groups * cached_tokens
-        return max(1, -(-share // request.prompt.tokens) if self.released else share // request.prompt.tokens)
+        return max(
+            1, -(-share // request.prompt.tokens) if self.variant == "released" else share // request.prompt.tokens
+        )
 
     def renewed(self, before: int, rank: int) -> int:
-        return rank if self.released else max(before, rank)
+        return rank if self.variant == "released" else max(before, rank)
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:
         """What holds of turns; nothing for the released rules."""
-        return () if self.released else able.THEOREMS
+        return () if self.variant == "released" else able.THEOREMS
 
 
 LEVELS_MAX = 31

@@ -1,10 +1,6 @@
-"""Who calls: by key, token, certificate or the header of a proxy. Read `names` first, then `tokens`.
+"""Who calls: by key, token, certificate or the header of a proxy. Read `names` first, then `tokens`."""
 
-`access` says what in a configuration lets any caller in.
-"""
-
-from fairsched.engines.gateway.identity.access import access_warnings
-from fairsched.engines.gateway.identity.names import NO_PEER, CallerNames, Peer, told_name
+from fairsched.engines.gateway.identity.names import NO_PEER, CallerNames, Peer, access_warnings, told_name
 from fairsched.engines.gateway.identity.tokens import Issuer, UnknownKeyError
 
 __all__ = [

@@ -51,12 +51,18 @@ The paper names 512 tokens for OPT-13B on an A100, and no rule; with its publish
 """
 
 
+_GRID, _GRID_MOST = 64, 32_768
+
+
 def saturating_prompt(latency: LatencyModel) -> int:
     """Return L_m, the tokens of the shortest prompt that saturates a worker.
 
     A prompt of n tokens takes a + b n + c n^2, so tokens a second grow up to n = sqrt(a / c); without attention (c = 0)
-    they grow for ever, towards 1 / b.  Exact on the model's integers, by bisection.
+    they grow for ever, towards 1 / b.  Exact on the model's integers, by bisection.  Of a machine of kernels the steps
+    themselves are asked: the best of multiples of 64 tokens, and the first prompt that is as good as its share.
     """
+    if latency.kernels is not None:
+        return _saturating_step(latency)
     constant, token = latency.prefill_constant_ns * 1_000, latency.prefill_token_ns * 1_000
     attention = latency.prefill_attention_ps
     most = max(isqrt(constant // attention), 1) if attention else 1 << 30
@@ -71,6 +77,18 @@ def saturating_prompt(latency: LatencyModel) -> int:
         else:
             low = tokens + 1
     return low
+
+
+def _saturating_step(latency: LatencyModel) -> int:
+    takes_ns = {n: latency.step_ns(((n, 0),), 0, 0) for n in (1, *range(_GRID, _GRID_MOST + 1, _GRID))}
+    most = max(takes_ns, key=lambda n: n / takes_ns[n])
+
+    def enough(tokens: int, ns: int) -> bool:
+        return 100 * tokens * takes_ns[most] >= SATURATED_PERCENT * most * ns
+
+    first = next(n for n, ns in takes_ns.items() if enough(n, ns))
+    below = range(max(first - _GRID, 1), first)
+    return next((n for n in below if enough(n, latency.step_ns(((n, 0),), 0, 0))), first)
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from fairsched.engines.capacity import SloTarget, nine_slos, outcomes_of, trial
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import KvLink, WorkerSpec, at_rate, generate
-from fairsched.model.machine import GPUS, PRESETS, AttentionFormula, Kernels, LatencyModel, Table
+from fairsched.model.machine import GPUS, PRESETS, AttentionFormula, Kernels, LatencyModel, TimeTable
 from fairsched.model.request import Workload
 from fairsched.model.view import Role
 from fairsched.policies.catalog import SplitwiseMachine
@@ -109,8 +109,8 @@ def limits(on: Platform, seed: int) -> Figures:
 def _published(name: str, token_ms: int) -> LatencyModel:
     """Return a preset whose token steps take the published median, whatever the batch."""
     latency, token_ns = PRESETS[name], token_ms * 1_000_000
-    prompts = Table(TOKENS, tuple(latency.step_ns(((tokens, 0),), 0, 0) - token_ns for tokens in TOKENS))
-    kernels = Kernels(Table((0,), (token_ns,)), AttentionFormula(0, 0, prompts), Table((0,), (0,)))
+    prompts = TimeTable(TOKENS, tuple(latency.step_ns(((tokens, 0),), 0, 0) - token_ns for tokens in TOKENS))
+    kernels = Kernels(TimeTable((0,), (token_ns,)), AttentionFormula(0, 0, prompts), TimeTable((0,), (0,)))
     facts = latency.kv_capacity_tokens, latency.gpus, latency.deployment
     return LatencyModel.of_kernels(latency.name, latency.source, kernels, facts[0], gpus=facts[1], deployment=facts[2])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.engines.calibration import TableError, llmservingsim
-from fairsched.model.machine import AllReduce, Kernels, Table
+from fairsched.model.machine import AllReduce, Kernels, TimeTable
 
 
 def written(folder: Path, **changed: str) -> Path:
@@ -69,12 +69,12 @@ def test_times_that_fall_by_chance_rise(tmp_path: Path) -> None:
     """A time below an earlier one is a mean of what lies before and after it; beyond the last, times go on so."""
     dense = "layer,tokens,time_us\na,1,10\na,2,20\na,3,16\na,4,30\n"
     table = llmservingsim(written(tmp_path, dense=dense), 1).dense
-    assert table == Table((1, 2, 3, 4, 6), (10_000, 18_000, 18_000, 30_000, 42_000))
+    assert table == TimeTable((1, 2, 3, 4, 6), (10_000, 18_000, 18_000, 30_000, 42_000))
 
 
 def test_an_all_reduce_is_added_by_tokens(tmp_path: Path) -> None:
     """The tables leave out the all-reduces, which are added by the padded tokens."""
-    reduce = AllReduce(4, 10, Table((0, 100), (7, 107)))
+    reduce = AllReduce(4, 10, TimeTable((0, 100), (7, 107)))
     kernels = llmservingsim(written(tmp_path), 2, reduce=reduce, graph_sizes=(1, 4))
     assert kernels.by_tokens_ns(3) == kernels.dense.at(4) + 4 * (7 + 40)
 

@@ -15,7 +15,7 @@ from fairsched.engines.simulation.simulated_worker import ENDS, PolicyStallError
 from fairsched.engines.workloads.fleet import Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.model import events as ev
 from fairsched.model.events import Event
-from fairsched.model.machine import AttentionTable, DecodePiece, HostTime, Kernels, LatencyModel, Skew, Table
+from fairsched.model.machine import AttentionTable, DecodePiece, HostTime, Kernels, LatencyModel, Skew, TimeTable
 from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.serialization import digest
@@ -33,18 +33,18 @@ STEPPED = attrs.evolve(
     LATENCY, name="stepped", decode=(DecodePiece(1, 10, 1, 2), DecodePiece(2, 5, 2, 7), DecodePiece(4, 30, 0, 1))
 )
 """Decode times that change with the size of the batch."""
-_GROWING = Table((0, 6, 30), (1, 9, 90))
+_GROWING = TimeTable((0, 6, 30), (1, 9, 90))
 MEASURED = LatencyModel.of_kernels(
     "measured",
     "made for tests",
     Kernels(
-        Table((1, 4, 5), (6, 6, 20)),
+        TimeTable((1, 4, 5), (6, 6, 20)),
         AttentionTable(
-            Table((1, 3), (_GROWING, Table((0, 6, 30), (3, 30, 70)))),
-            Table((2, 9), (Table((0,), (_GROWING,)), Table((0,), (Table((0,), (40,)),)))),
+            TimeTable((1, 3), (_GROWING, TimeTable((0, 6, 30), (3, 30, 70)))),
+            TimeTable((2, 9), (TimeTable((0,), (_GROWING,)), TimeTable((0,), (TimeTable((0,), (40,)),)))),
             Skew((2, 4), (400, 1000), (5, 20), (500_000, 0, 900_000, 100_000, 300_000, 0, 0, 700_000)),
         ),
-        Table((1, 2), (2, 3)),
+        TimeTable((1, 2), (2, 3)),
         host=HostTime(8, 2),
         graph_sizes=(1, 4, 8),
     ),

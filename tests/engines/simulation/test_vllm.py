@@ -13,7 +13,7 @@ from fairsched.engines.analysis import Recorder
 from fairsched.engines.settings import ConfigError
 from fairsched.engines.simulation import VllmEngine, VllmOptions, VllmScheduler, simulate_vllm
 from fairsched.model import events as ev
-from fairsched.model.machine import AttentionTable, DecodePiece, Kernels, LatencyModel, Skew, Table
+from fairsched.model.machine import AttentionTable, DecodePiece, Kernels, LatencyModel, Skew, TimeTable
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.verify.conformance.event_invariants import EventLedger
 
@@ -233,10 +233,10 @@ def test_the_first_step_waits_for_its_kernels() -> None:
 
 def test_a_step_says_its_longest_and_shortest_context() -> None:
     """A latency model with a skew correction is told of decodes of unequal context."""
-    decodes = Table((1, 2), (Table((0, 1_000), (0, 1_000)), Table((0, 1_000), (0, 2_000))))
-    prompts = Table((1,), (Table((0,), (Table((0,), (Table((0,), (0,)),)),)),))
+    decodes = TimeTable((1, 2), (TimeTable((0, 1_000), (0, 1_000)), TimeTable((0, 1_000), (0, 2_000))))
+    prompts = TimeTable((1,), (TimeTable((0,), (TimeTable((0,), (TimeTable((0,), (0,)),)),)),))
     skew = Skew((2,), (1_000,), (1_000,), (1_000_000,))
-    kernels = Kernels(Table((0,), (0,)), AttentionTable(decodes, prompts, skew), Table((0,), (0,)))
+    kernels = Kernels(TimeTable((0,), (0,)), AttentionTable(decodes, prompts, skew), TimeTable((0,), (0,)))
     skewed = LatencyModel.of_kernels("skewed", "made up", kernels, 1_000)
     requests = simulate_vllm(load(job(0, 20, 2), job(1, 60, 2)), skewed, SYNC).requests
     assert requests["end_ns"].tolist() == [2 * 61] * 2

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model import machine
-from fairsched.model.machine import AttentionFormula, AttentionTable, Kernels, LatencyModel, Skew, Table
+from fairsched.model.machine import AttentionFormula, AttentionTable, Kernels, LatencyModel, Skew, TimeTable
 
 NS = st.integers(0, 1_000)
 STEPS = st.lists(st.tuples(st.integers(1, 40), NS), min_size=1, max_size=5)
 
 
-def rising(pairs: list[tuple[int, int]], start: int = 0) -> Table:
+def rising(pairs: list[tuple[int, int]], start: int = 0) -> TimeTable:
     """A table whose points and values grow by these pairs."""
     points = tuple(itertools.accumulate((width for width, _ in pairs), initial=start))
-    return Table(points, tuple(itertools.accumulate((ns for _, ns in pairs), initial=7)))
+    return TimeTable(points, tuple(itertools.accumulate((ns for _, ns in pairs), initial=7)))
 
 
 TABLES = STEPS.map(rising)
@@ -29,21 +29,21 @@ def attention_tables(draw: st.DrawFn, skewed: bool = False) -> AttentionTable:
     axes = [(0, *sorted(draw(st.sets(st.integers(1, 60), min_size=1, max_size=3)))) for _ in range(4)]
     rate, apart = draw(st.tuples(*[st.integers(0, 20)] * 4)), draw(st.booleans())
 
-    def made(axes: list[tuple[int, ...]], *at: int) -> Table | int:
+    def made(axes: list[tuple[int, ...]], *at: int) -> TimeTable | int:
         if not axes:
             tokens, before, batch, context = (*at, 0, 0) if apart else at
             total: int = rate[0] * tokens + rate[1] * tokens * before + rate[2] * batch + rate[3] * batch * context
             return total
-        return Table(axes[0], tuple(made(axes[1:], *at, point) for point in axes[0]))
+        return TimeTable(axes[0], tuple(made(axes[1:], *at, point) for point in axes[0]))
 
-    decodes = Table(axes[2], tuple(made([axes[3]], 0, 0, batch) if not apart else FLAT for batch in axes[2]))
+    decodes = TimeTable(axes[2], tuple(made([axes[3]], 0, 0, batch) if not apart else FLAT for batch in axes[2]))
     prompts = made(axes[:2] if apart else axes)
-    assert isinstance(prompts, Table)
+    assert isinstance(prompts, TimeTable)
     skew = Skew((2, 8), (300, 1000), (50, 90), tuple(range(0, 320_000, 40_000)))
     return AttentionTable(decodes, prompts, skew if skewed else None, apart)
 
 
-FLAT = Table((0, 50), (3, 800))
+FLAT = TimeTable((0, 50), (3, 800))
 FORMULAS = st.builds(AttentionFormula, st.integers(0, 5_000), st.integers(0, 5_000), st.none() | TABLES)
 HOSTS = st.builds(machine.HostTime, st.integers(0, 3_000), st.integers(0, 50), st.booleans())
 REDUCES = st.none() | st.builds(machine.AllReduce, st.integers(1, 4), st.integers(1, 9), TABLES)
@@ -88,7 +88,7 @@ def test_a_leap_is_its_steps(of: Kernels, batch: int, context: int, steps: int, 
 
 
 @given(TABLES, st.integers(0, 300), st.integers(0, 30), st.integers(0, 50))
-def test_the_sum_of_a_table_is_its_values(table: Table, x: int, growth: int, count: int) -> None:
+def test_the_sum_of_a_table_is_its_values(table: TimeTable, x: int, growth: int, count: int) -> None:
     """What a table adds up to is what its values add up to, before the first point and beyond the last."""
     assert table.total(x, growth, count) == sum(table.at(x + i * growth) for i in range(count))
 
@@ -132,10 +132,10 @@ def test_no_step_is_above_the_lines(of: Kernels, batch: int, chunks: list[tuple[
 def test_each_part_by_hand() -> None:
     """A step of two chunks (3 behind 4, 2 behind nothing) beside three requests over 30 tokens of context, padded to
     10 tokens: every part adds what it says."""
-    dense, head = Table((1, 11), (100, 200)), Table((1, 5), (10, 50))
-    reduce = machine.AllReduce(2, 8, Table((0, 100), (7, 57)))
+    dense, head = TimeTable((1, 11), (100, 200)), TimeTable((1, 5), (10, 50))
+    reduce = machine.AllReduce(2, 8, TimeTable((0, 100), (7, 57)))
     host = machine.HostTime(1_000, 3, asynchronous=False)
-    of = Kernels(dense, AttentionFormula(500, 2_000), head, Table((0, 10), (0, 30)), reduce, host, (4, 10))
+    of = Kernels(dense, AttentionFormula(500, 2_000), head, TimeTable((0, 10), (0, 30)), reduce, host, (4, 10))
     by_tokens = (100 + 9 * 10) + 30 + 2 * (7 + 40)
     attention = 500 * (3 * 11 + 2 * 2) // 1000 + 2 * 30
     assert model_of(of).step_ns([(3, 4), (2, 0)], 3, 30) == by_tokens + 50 + attention + 1_000 + 3 * 5
@@ -149,11 +149,13 @@ def test_attention_of_a_table_by_hand() -> None:
     """Attention is interpolated in all four numbers; several short prompts have fewer pairs than one; and decodes of
     unequal context take a share of what the longest would."""
 
-    def beside(ns: int) -> Table:
-        return Table((0, 4), (Table((0, 100), (ns, ns)), Table((0, 100), (ns + 4, ns + 204))))
+    def beside(ns: int) -> TimeTable:
+        return TimeTable((0, 4), (TimeTable((0, 100), (ns, ns)), TimeTable((0, 100), (ns + 4, ns + 204))))
 
-    prompts = Table((2, 10), (Table((0, 8), (beside(20), beside(60))), Table((0, 8), (beside(100), beside(900)))))
-    decodes = Table((0, 4), (Table((0, 100), (0, 0)), Table((0, 100), (4, 104))))
+    prompts = TimeTable(
+        (2, 10), (TimeTable((0, 8), (beside(20), beside(60))), TimeTable((0, 8), (beside(100), beside(900))))
+    )
+    decodes = TimeTable((0, 4), (TimeTable((0, 100), (0, 0)), TimeTable((0, 100), (4, 104))))
     attention = AttentionTable(decodes, prompts)
     # 10 tokens behind 4, halfway; 2 decodes at 50: half of what 4 take there.
     assert attention.ns(10, 10 * (2 * 4 + 10), 2, 100, 50, 50) == 500 + (4 + 100) // 2
@@ -168,10 +170,12 @@ def test_attention_of_a_table_by_hand() -> None:
     assert shared.ns(0, 0, 4, 240, 100, 20) == 4 + 60 + (100 - 60) // 10
     assert shared.ns(2, 4, 4, 240, 100, 20) == attention.ns(2, 4, 4, 240, 60, 60)
     # Kernels apart: their sum.
-    apart = AttentionTable(decodes, Table((2, 10), (Table((0, 8), (20, 60)), Table((0, 8), (100, 900)))), apart=True)
+    apart = AttentionTable(
+        decodes, TimeTable((2, 10), (TimeTable((0, 8), (20, 60)), TimeTable((0, 8), (100, 900)))), apart=True
+    )
     assert apart.ns(10, 100, 4, 240, 60, 60) == 100 + 4 + 60
     # One token of a prompt is a decode over what is before it and itself.
-    of = Kernels(Table((0,), (0,)), attention, Table((0,), (0,)))
+    of = Kernels(TimeTable((0,), (0,)), attention, TimeTable((0,), (0,)))
     assert of.step_ns([(1, 99)], 3, 300) == of.step_ns((), 4, 400) == 104
 
 
@@ -188,7 +192,7 @@ def test_attention_of_a_table_by_hand() -> None:
 def test_no_table_falls(points: tuple[int, ...], values: tuple[int, ...], said: str) -> None:
     """A table without points, out of order, with a time that falls or is negative is refused by its figures."""
     with pytest.raises(ValueError, match=said):
-        Table(points, values)
+        TimeTable(points, values)
 
 
 @given(ANY | kernels(attention_tables(skewed=True)))

@@ -68,7 +68,7 @@ def test_the_cached_share_is_the_group(cached: int, group: int, released: int) -
     9, each with a quota of its number and one more: WukLab/preble, `model_rpc.py`)."""
     request = Request(0, 0, 0, Prompt(100), 1)
     assert PriorityGroups().rank(request, cached) == group
-    assert PriorityGroups(released=True).rank(request, cached) == released
+    assert PriorityGroups(variant="released").rank(request, cached) == released
 
 
 @pytest.mark.parametrize(

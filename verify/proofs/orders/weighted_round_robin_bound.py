@@ -222,7 +222,7 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
             {"b": 8, "g": 6, "N": 55},
         ),
         v.RefutedClaim(
-            regrouped_request(released=True),
+            regrouped_request(variant="released"),
             "a waiting request is grouped anew whenever the cache changes (released code)",
             PG_1.id,
             "three groups: a prefix cached for each turn of the low group and evicted for the high one's: 12 of 12",

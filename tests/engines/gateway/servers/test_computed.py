@@ -5,7 +5,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fairsched.engines.gateway.servers.computed import SPAN_NS, ComputedTokens, computed_in
+from fairsched.engines.gateway.servers.fleet import SPAN_NS, ComputedTokens, computed_in
 from fairsched.engines.gateway.window.estimates import PromptBounds
 from tests.support.attacks import virtual
 from tests.support.attacks.floods import USAGE, beside, chat, loops
