@@ -44,21 +44,25 @@ def shown(found: Mapping[str, float]) -> str:
 
 
 def overview() -> str:
-    """Return how many rows hold, by paper."""
+    """Return how many claims hold, by paper, and what came out in a sentence."""
     lines = []
     for key, paper in PAPERS.items():
-        rows = [entry for entry in recorded() if entry["paper"] == key]
-        if rows:
-            counts = [sum(entry["verdict"] == verdict for entry in rows) for verdict in Verdict]
-            lines.append([f"[{escaped(paper.title)}](#results-{key})", escaped(paper.where), *map(str, counts)])
-    return table(["paper", "", *(str(verdict) for verdict in Verdict)], lines)
+        claims = [claim for entry in recorded() if entry["paper"] == key for claim in entry["claims"]]
+        if claims:
+            counts = [str(_count(claims, verdict)) for verdict in Verdict]
+            lines.append([f"[{escaped(paper.title)}](#results-{key})", *counts, formula(paper.came_out)])
+    return table(["claims of", *(str(verdict) for verdict in Verdict), "what came out"], lines)
+
+
+def _count(claims: Sequence[Entry], verdict: str) -> int:
+    return sum(claim["verdict"] == verdict for claim in claims)
 
 
 def row_text(entry: Entry) -> str:
     """Return a row: what it is, its claims, and its note."""
-    seeds = len(entry["seeds"])
+    seeds = entry["seeds"]
     panel, platform, setting = (formula(sentence(entry[name])) for name in ("panel", "platform", "setting"))
-    facts = f"{panel} {platform} {setting} {seeds} seed{'s' * (seeds > 1)}."
+    facts = f"{panel} {platform} {setting} {_seeds(seeds)}."
     controls = any(claim["control"] for claim in entry["claims"])
     claims = table(
         ["claim", "printed", "ours (95 %)", *["without the cause"] * controls, ""],
@@ -74,8 +78,13 @@ def row_text(entry: Entry) -> str:
         ],
     )
     note = f"\n{formula(sentence(entry['note']))}\n" if entry["note"] else ""
-    head = f"(result-{entry['id']})=\n**{entry['id']}. {escaped(entry['about'])}** — {entry['verdict']}"
+    held = f"{_count(entry['claims'], Verdict.HELD)} of {len(entry['claims'])} claims held"
+    head = f"(result-{entry['id']})=\n**{entry['id']}. {escaped(entry['about'])}**: {held}"
     return f"{head}\n\n{facts}\n\n{claims}\n{note}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"Seeds {seeds[0]:,} to {seeds[-1]:,}" if len(seeds) > 1 else "No chance in it"
 
 
 def _control(claim: Entry) -> str:

@@ -169,4 +169,6 @@ PANELS = (
         "throughput, Jain's index, gap over bound and p99 of TTFT over all generated workloads",
         rows=("80", "81", "82"),
     ),
+    Panel("LARRY's equation 1", "what the printed sign does", rows=("21f",)),
+    Panel("SAL's equation 2", "what the printed product does", rows=("66",)),
 )

@@ -2,39 +2,70 @@
 
 Source: Srivatsa et al., "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR'25): its text and its
 published code, which says what the text leaves open.  Preble is E2 before workers with its local scheduler; the
-baseline sends requests round robin to workers with SGLang's longest prefix match.  Rates are those of the paper's
-axes, in requests a second.  There are as many tools, tasks, videos, documents and problems as in the code, each asked
-about equally often and throughout.
+baseline sends requests round robin to workers with SGLang's longest prefix match.  As in the published configurations
+(WukLab/preble) the baseline's steps prefill first and whole (no `chunk_prefill_budget`, at most the larger of a context
+and a sixth of the memory), Preble's have 512 tokens, and a worker has 198,516 KV tokens.  Rates are those of the
+paper's axes, in requests a second.  There are as many tools, tasks, videos, documents and problems as in the code,
+each asked about equally often and throughout.
 
-In order: the five workloads at the paper's rates and the two systems, latency over rate (Figs 3, 4 and 11), and what
-each part is worth (Fig. 5, the window, autoscaling).
+In order: the five workloads at the paper's rates and the two systems, latency over rate (Figs 3, 4 and 11), what each
+part is worth (Fig. 5, the window, autoscaling), and the appendix (Figs 13 to 17).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from math import inf
+from typing import Any, Literal
 
+import attrs
 from msgspec.structs import replace
 
 from fairsched.engines.analysis import Measures
 from fairsched.engines.workloads.sampling import EMPTY_TEXT, streams
 from fairsched.model.request import Client, Workload
-from fairsched.reproduce.row import Control, Figures, Panel, PanelRow, Platform, Printed, number, rows_of
+from fairsched.policies.batching import Chunked, EagerPrefill
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.registry import LOCAL_POLICIES
+from fairsched.reproduce.row import Control, Figures, Panel, PanelRow, Platform, Printed, more, number, rows_of
 from fairsched.reproduce.runs import measured, run, workload
 
 row = rows_of("preble")
 
-ROBIN, PREBLE = ("lpm", "round-robin"), ("preble", "e2")
-"""The baseline and Preble, each a policy at the workers and a router."""
-OPTIMISTIC: Mapping[str, object] = {"reserve": "optimistic"}
-"""SGLang and Preble keep no memory for outputs to come."""
+
+@attrs.frozen
+class PrebleSystem:
+    """A system of the evaluation: an order at the workers, whether steps chunk prompts or prefill first, a router."""
+
+    order: Literal["fcfs", "lpm", "preble"]
+    router: str
+    chunked: bool = True
+
+    def policy(self, on: Platform) -> ComposedPolicy:
+        """Return the workers' policy; no system keeps memory for outputs to come."""
+        budget = max(CONTEXT, (on.kv_capacity_tokens or on.latency.kv_capacity_tokens) // 6)
+        batching = (
+            Chunked(max_batched_tokens=CHUNK, reserve="optimistic")
+            if self.chunked
+            else EagerPrefill(max_batched_tokens=budget, reserve="optimistic")
+        )
+        made = LOCAL_POLICIES[self.order]
+        assert isinstance(made, ComposedPolicy)
+        return attrs.evolve(made, batching=batching)
+
+
+CHUNK, CONTEXT, KV_TOKENS = 512, 32_768, 198_516
+"""Preble's `chunk_prefill_budget`, Mistral's context and `max_tokens_gpu` in the published code."""
+ROBIN, PREBLE = PrebleSystem("lpm", "round-robin", chunked=False), PrebleSystem("preble", "e2")
+"""The baseline and Preble."""
+E2_ALONE = PrebleSystem("lpm", "e2")
 STEADY = "steady"
 """The requests of a run that are counted: all but those of its first third, since the paper measures stable runs."""
 SHORT_S, LONG_S = 120, 300
 """Seconds in which requests come: tools and steps, of which many come in a second, and all else (as in the code)."""
 A6000 = "mistral-7b-a6000"
-TWO, FOUR = Platform(A6000, 2), Platform(A6000, 4)
-H100 = Platform("llama-3-70b-fp8-h100-tp4", 2)
+TWO, FOUR = Platform(A6000, 2, KV_TOKENS), Platform(A6000, 4, KV_TOKENS)
+H100 = Platform("llama-3-70b-h100-tp4", 2, 305_000)
+"""Weights in 16 bits, as the published server has no other, with its `mem_fraction_static` of 0.75."""
 
 NO_SHARING = "prompts share prefixes"
 """The cause that the paper names, and what the controls take away."""
@@ -116,10 +147,9 @@ def steady(jobs: Workload) -> Workload:
 # --- latencies --------------------------------------------------------------------------------------------------------
 
 
-def run_steady(jobs: Workload, on: Platform, system: tuple[str, str], **routing: object) -> Measures:
+def run_steady(jobs: Workload, on: Platform, system: PrebleSystem, **routing: object) -> Measures:
     """Return the figures of the requests that come when the caches have filled."""
-    policy, router = system
-    return run(steady(jobs), policy, router, on=on, params=OPTIMISTIC, routing=routing).clients[STEADY]
+    return run(steady(jobs), system.policy(on), system.router, on=on, routing=routing).clients[STEADY]
 
 
 def mean_s(found: Measures) -> float:
@@ -135,7 +165,7 @@ def p99_s(found: Measures) -> float:
 LATENCIES = (("mean", mean_s), ("p99", p99_s))
 
 
-def ratios(jobs: Workload, on: Platform, robin: tuple[str, str] = ROBIN) -> dict[str, float]:
+def ratios(jobs: Workload, on: Platform, robin: PrebleSystem = ROBIN) -> dict[str, float]:
     """Mean and p99 latency of round robin over Preble's."""
     base, ours = run_steady(jobs, on, robin), run_steady(jobs, on, PREBLE)
     return {what: latency(base) / latency(ours) for what, latency in LATENCIES}
@@ -278,10 +308,8 @@ def four_gpus(on: Platform, seed: int) -> Figures:
     platform=H100,
     setting="as rows 29 and 29c to 29f, on two workers of four H100 each, at the end of the paper's axes",
     claims=_all(similar=False),
-    note="665,000 KV tokens a worker hold all of the documents but the videos, so that round robin recomputes next to "
-    "nothing, and an even load is all that helps; the paper says neither how many documents these runs ask about "
-    "nor in how many bits the model is. Without shared prefixes: rows 29 to 29f",
-    seconds=12,
+    note="the paper does not say how many documents these runs ask about. Without shared prefixes: rows 29 to 29f",
+    seconds=30,
 )
 def eight_h100(on: Platform, seed: int) -> Figures:
     """Return ratios on two workers of four H100."""
@@ -302,7 +330,8 @@ AZURE_RPS = 8.1
     panel="Fig. 4",
     platform=FOUR,
     setting="four of five requests call one of 400 tools, the others ask about one of 200 videos; arrivals fitted to "
-    "Azure's conversations, at the 8.1 requests/s of its two traces; 300 s, of which the first third is not counted",
+    "Azure's conversations, at the 8.1 requests/s of its two traces; 300 s, of which the first third is not counted; "
+    "neither system chunks prompts (the published configuration of this run)",
     claims=tuple(
         number(what, about, f"{size:g} times", size, 1.0, Control(NO_SHARING, f"{what}, nothing shared"))
         for what, about, size in (
@@ -313,8 +342,7 @@ AZURE_RPS = 8.1
         )
     ),
     note="the sizes are read from the figure's layout; the mix is the published code's; Azure's arrivals are a "
-    "generator's, since the trace is not part of this project. At 12 and 16 requests/s both systems are overloaded by "
-    "the videos, and the ratio of means falls to 1.4 and 1.5 (one seed)",
+    "generator's, since the trace is not part of this project",
     seconds=6,
 )
 def azure(on: Platform, seed: int) -> Figures:
@@ -333,7 +361,7 @@ def azure(on: Platform, seed: int) -> Figures:
     jobs = workload("mixed", on=on, seed=seed, parts=parts, arrivals="azure", rate=AZURE_RPS, **params)
     figures: dict[str, float] = {}
     for given, suffix in ((jobs, ""), (unshared(jobs, seed), ", nothing shared")):
-        robin, ours = run_steady(given, on, ROBIN), run_steady(given, on, PREBLE)
+        robin, ours = run_steady(given, on, ROBIN), run_steady(given, on, attrs.evolve(PREBLE, chunked=False))
         figures |= {f"{what}{suffix}": latency(robin) / latency(ours) for what, latency in LATENCIES}
         for what in ("ttft", "tpot"):
             ratio = [measured(getattr(one, f"{what}_us").mean, what) for one in (robin, ours)]
@@ -364,17 +392,19 @@ def against_vllm(on: Platform, seed: int) -> Figures:
     return {
         f"{what} at {rps:g}": ratio
         for rps in RATES["video-qa"]
-        for what, ratio in ratios(WORKLOADS["video-qa"](on, seed, rps), on, ("fcfs", "round-robin")).items()
+        for what, ratio in ratios(
+            WORKLOADS["video-qa"](on, seed, rps), on, PrebleSystem("fcfs", "round-robin", chunked=False)
+        ).items()
     }
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
-STEPS: tuple[tuple[str, tuple[str, str], dict[str, object]], ...] = (
+STEPS: tuple[tuple[str, PrebleSystem, dict[str, object]], ...] = (
     ("round robin", ROBIN, {}),
-    ("E2", ("lpm", "e2"), {"rebalancing": "off", "scaling": "off", "decode_share_percent": 100}),
-    ("rebalancing", ("lpm", "e2"), {"rebalancing": "per-source", "scaling": "on", "decode_share_percent": 100}),
-    ("prefill-decode", ("lpm", "e2"), {"rebalancing": "per-source", "scaling": "on", "decode_share_percent": 70}),
+    ("E2", E2_ALONE, {"rebalancing": "off", "scaling": "off", "decode_share_percent": 100}),
+    ("rebalancing", E2_ALONE, {"rebalancing": "per-source", "scaling": "on", "decode_share_percent": 100}),
+    ("prefill-decode", E2_ALONE, {"rebalancing": "per-source", "scaling": "on", "decode_share_percent": 70}),
     ("priority groups", PREBLE, {"rebalancing": "per-source", "scaling": "on", "decode_share_percent": 70}),
 )
 """Fig. 5: each part beside those before it; SGLang's order at the workers until the last."""
@@ -501,7 +531,7 @@ def autoscaling(on: Platform, seed: int) -> Figures:
     ):
         jobs = _surge(on, seed, zipf=zipf)
         off, scaled = (
-            run_steady(jobs, on, ("lpm", "e2"), window_us=40_000_000, rebalancing=rebalancing, scaling=scaling)
+            run_steady(jobs, on, E2_ALONE, window_us=40_000_000, rebalancing=rebalancing, scaling=scaling)
             for scaling in ("off", "on")
         )
         figures |= {f"{name} {what}": latency(off) / latency(scaled) for what, latency in LATENCIES}
@@ -541,6 +571,82 @@ def window(on: Platform, seed: int) -> Figures:
     return {**ratios, **curves}
 
 
+# --- the appendix -----------------------------------------------------------------------------------------------------
+
+MEMSERVE = PrebleSystem("lpm", "longest-prefix")
+ORACLE = PrebleSystem("lpm", "oracle-partition")
+NAMED = ("toolbench", "video-qa")
+PAR = "better or on par"
+
+
+def _appendix(on: Platform, seed: int, names: Iterable[str], system: PrebleSystem) -> Figures:
+    """Return another system's mean latency over Preble's, by workload at the highest rate."""
+    found = {}
+    for name in names:
+        jobs = WORKLOADS[name](on, seed, RATES[name][-1])
+        found[name] = mean_s(run_steady(jobs, on, system)) / mean_s(run_steady(jobs, on, PREBLE))
+    return found
+
+
+@row(
+    id="29h",
+    about="Preble against MemServe's longest prefix match",
+    panel="Fig. 13",
+    platform=TWO,
+    setting="as rows 29 and 29e at the highest rate; the longest cached prefix says where a request goes, whatever the "
+    "load; mean latency",
+    claims=tuple(more(name, f"{name}: longest match's mean latency over Preble's") for name in NAMED),
+    seconds=20,
+)
+def against_memserve(on: Platform, seed: int) -> Figures:
+    """Return ratios of the two workloads of the figure."""
+    return _appendix(on, seed, NAMED, MEMSERVE)
+
+
+@row(
+    id="29i",
+    about="8 and 16 GPUs",
+    panel="Figs 14 and 15",
+    platform=Platform(A6000, 16, KV_TOKENS),
+    setting="as row 29f, with rate and documents in proportion to the GPUs; Preble's mean latency over that on two",
+    claims=tuple(
+        number(f"{count} GPUs", f"Preble's mean latency on {count} GPUs over that on 2", "linear", 1, neutral=None)
+        for count in (8, 16)
+    ),
+    seconds=30,
+)
+def many_gpus(on: Platform, seed: int) -> Figures:
+    """Return how latency changes where the load of a GPU does not."""
+    found = {}
+    for count in (2, 8, on.workers):
+        few = attrs.evolve(on, workers=count)
+        found[count] = mean_s(run_steady(WORKLOADS["loogle"](few, seed, 0.5 * count), few, PREBLE))
+    return {f"{count} GPUs": latency / found[2] for count, latency in found.items()}
+
+
+@row(
+    id="29k",
+    about="Preble against an oracle's partition",
+    panel="Fig. 17",
+    platform=TWO,
+    setting="as rows 29 and 29c to 29f at the highest rate; prefixes are divided among the workers beforehand; mean "
+    "latency",
+    claims=(
+        *(
+            Printed(name, f"{name}: the oracle's mean latency over Preble's", PAR, 0.8, inf, neutral=None)
+            for name in ("toolbench", "agent", "loogle")
+        ),
+        *(more(name, f"{name}: the same", "better") for name in ("programming", "video-qa")),
+    ),
+    note="the paper's videos have more questions the longer they are; ours are asked about equally, which an oracle "
+    "divides evenly",
+    seconds=50,
+)
+def against_oracle(on: Platform, seed: int) -> Figures:
+    """Return ratios of the five workloads."""
+    return _appendix(on, seed, WORKLOADS, ORACLE)
+
+
 PANELS: tuple[Panel, ...] = (
     Panel("Table 1, Fig. 6", "statistics of the five workloads", impossible="input: the generators are fitted to them"),
     Panel("Fig. 3, 2 A6000", "latency over rate, five workloads", rows=("29", "29c", "29d", "29e", "29f")),
@@ -561,5 +667,8 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel("Fig. 11", "vLLM as the backend", rows=("43",)),
     Panel("Fig. 12", "a later version of SGLang", impossible="engine versions differ in kernels; as rows 29 and 29f"),
-    Panel("arXiv version 1, Figs 13, 16, 17", "not in the ICLR version, whose figures end at 12; text not found"),
+    Panel("Fig. 13", "MemServe's longest prefix match", rows=("29h",)),
+    Panel("Figs 14, 15", "8 and 16 GPUs", rows=("29i",)),
+    Panel("Fig. 16", "E2 by the cluster's load, 3 and 5 % worse there: a variant that is not built here"),
+    Panel("Fig. 17", "an oracle's partition", rows=("29k",)),
 )

@@ -117,8 +117,11 @@ def _kept(path: Path | None) -> dict[str, dict[str, object]]:
 
 def text(result: "Result", width: int) -> str:
     """Return a row with its claims, in lines of at most `width` characters."""
+    from fairsched.reproduce import Verdict
+
     row = result.row
-    lines = [f"{row.id}  {row.about}  [{result.verdict}]"]
+    held = sum(each.verdict is Verdict.HELD for each in result.judged)
+    lines = [f"{row.id}  {row.about}  [{held} of {len(result.judged)} claims held]"]
     seeds = f"{len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}"
     about = (("paper", f"{row.paper}, {row.panel}"), ("runs", f"{row.platform.text}; {seeds}; {row.setting}"))
     for name, words in (*about, *((("note", row.note),) if row.note else ())):
