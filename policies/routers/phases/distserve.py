@@ -80,7 +80,7 @@ def saturating_prompt(latency: LatencyModel) -> int:
 
 
 def _saturating_step(latency: LatencyModel) -> int:
-    takes_ns = {n: latency.step_ns(((n, 0),), 0, 0) for n in (1, *range(_GRID, _GRID_MOST + 1, _GRID))}
+    takes_ns: dict[int, int] = {n: latency.step_ns(((n, 0),), 0, 0) for n in (1, *range(_GRID, _GRID_MOST + 1, _GRID))}
     most = max(takes_ns, key=lambda n: n / takes_ns[n])
 
     def enough(tokens: int, ns: int) -> bool:
