@@ -102,7 +102,8 @@ def test_the_image_serves_as_nobody_with_a_read_only_root(image: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     image.at("/etc/fairsched/gateway.toml").write_text(
-        f'listen = "127.0.0.1:{port}"\nunknown_clients = "own"\nstate = "debts.json"\n'
+        f'listen = "127.0.0.1:{port}"\nunknown_clients = "own"\n'
+        '[store]\nurl = "file:///var/lib/fairsched"\ngateways = 1\n'
         '[[server]]\nurl = "http://127.0.0.1:9"\nwindow_tokens = 100\n'
     )
     health = [word.replace("8080", str(port)) for word in image.health]
