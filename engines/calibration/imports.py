@@ -21,7 +21,7 @@ import attrs
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.engines.calibration.kernel_tables import TableError, grid, llmservingsim, risen, rising, rows
+from fairsched.engines.calibration.kernel_tables import TableError, grid, llmservingsim, risen, rising, rows, table_file
 from fairsched.engines.calibration.performance_fit import Estimate, from_aiconfigurator
 from fairsched.model.machine import (
     GPUS,
@@ -104,12 +104,12 @@ def _llmservingsim(path: str, machine: Machine) -> LatencyModel:
     if machine.gpus > 1:
         message = LINKS[machine.kind.link].message(machine.gpus)
         reduce = AllReduce(2 * sizes.layers, 2 * sizes.hidden, message)
-    skew = (prefix / "skew_fit.csv" if prefix.is_dir() else prefix.with_name(f"{prefix.name}-skew_fit.csv")).exists()
+    skew = table_file(prefix, "skew_fit").exists()
     kernels = llmservingsim(prefix, sizes.layers, skew=skew, reduce=reduce, graph_sizes=GRAPH_SIZES)
     if sizes.experts:
         if machine.gpus > 1:
             raise ValueError(f"{path}: moe.csv has times of experts on one GPU, not of {sizes.name} on {machine.gpus}")
-        experts = _experts(prefix / "moe.csv", sizes)
+        experts = _experts(table_file(prefix, "moe"), sizes)
     kernels = replace(kernels, experts=experts)
     said = f"LLMServingSim's kernel tables {prefix.name} of {sizes.name}; all-reduces over {machine.kind.link}"
     return _of_kernels(machine, kernels, "llmservingsim", said)

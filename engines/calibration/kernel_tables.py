@@ -15,6 +15,7 @@ decodes of unequal context take more).  All times are microseconds, of one layer
 import csv
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,11 @@ def grid(tree: Any) -> TimeTable:
     return TimeTable(tuple(kept), tuple(map(grid, kept.values())))
 
 
+def table_file(prefix: Path, name: str) -> Path:
+    """Return the file of a table: `PREFIX-NAME.csv`, or `NAME.csv` in a folder."""
+    return prefix / f"{name}.csv" if prefix.is_dir() else prefix.with_name(f"{prefix.name}-{name}.csv")
+
+
 def llmservingsim(
     prefix: Path, layers: int, *, skew: bool = True, reduce: AllReduce | None = None, graph_sizes: tuple[int, ...] = ()
 ) -> Kernels:
@@ -122,9 +128,7 @@ def llmservingsim(
     Source: casys-kaist/LLMServingSim on GitHub, `profiler/perf/`.
     """
 
-    def file(name: str) -> Path:
-        return prefix / f"{name}.csv" if prefix.is_dir() else prefix.with_name(f"{prefix.name}-{name}.csv")
-
+    file = partial(table_file, prefix)
     dense, sequences = defaultdict[int, float](float), defaultdict[int, float](float)
     measured = defaultdict[str, set[int]](set)
     for row in rows(file("dense"), "tokens", "time_us", names=("layer",)):

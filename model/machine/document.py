@@ -11,14 +11,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fairsched.model.machine.kernels import Kernels
-from fairsched.model.machine.model import NOT_VALIDATED, LatencyModel
+from fairsched.model.machine.model import NOT_VALIDATED, Accelerators, LatencyModel, Positive
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX
 
 SCHEMA = 1
 """Version of the document; it grows when the meaning of a key changes."""
 
 _Natural = Annotated[int, Meta(ge=0)]
-_Positive = Annotated[int, Meta(ge=1)]
 
 
 class PresetError(ValueError):
@@ -37,35 +36,26 @@ class EngineFacts(Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     torch: str
     threads: _Natural
-    page_tokens: _Positive
-    batch_max: _Positive
-    chunk_max: _Positive
+    page_tokens: Positive
+    batch_max: Positive
+    chunk_max: Positive
     policy: str
     clock: str
     dated: str | None = None
 
 
 class _Piece(Struct, frozen=True, forbid_unknown_fields=True):
-    batch_min: _Positive
-    constant_ns: _Positive
+    batch_min: Positive
+    constant_ns: Positive
     context_token_ns: _Natural
     request_ns: _Natural
 
 
 class _Coefficients(Struct, frozen=True, forbid_unknown_fields=True):
-    prefill_constant_ns: _Positive
+    prefill_constant_ns: Positive
     prefill_token_ns: _Natural
     prefill_attention_ps: _Natural
     decode: Annotated[tuple[_Piece, ...], Meta(min_length=1)]
-
-
-class _Deployment(Struct, frozen=True, forbid_unknown_fields=True):
-    gpu: str
-    parameters: _Positive
-    weight_bytes: _Positive
-    kv_token_bytes: _Positive
-    step_bytes: _Positive | None = None
-    token_parameters: _Positive | None = None
 
 
 class ServerFacts(Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,7 +64,7 @@ class ServerFacts(Struct, frozen=True, forbid_unknown_fields=True):
     `credible` says whether what it would do under another policy is worth simulating, `reasons` why not.
     """
 
-    workers: _Positive
+    workers: Positive
     policy: str
     params: dict[str, str]
     requests: _Natural
@@ -92,9 +82,9 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     kv_capacity_tokens: Annotated[int, Meta(ge=2, le=CAPACITY_TOKENS_MAX)]
     coefficients: _Coefficients
-    gpus: _Positive | None = None
-    stages: _Positive = 1
-    deployment: _Deployment | None = None
+    gpus: Positive | None = None
+    stages: Positive = 1
+    deployment: Accelerators | None = None
     kernels: Kernels | None = None
     validated: str = NOT_VALIDATED
     engine: EngineFacts | None = None
@@ -113,12 +103,11 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
         named: dict[str, Any] = {"name": self.name, "source": self.source}
         named["kv_capacity_tokens"] = self.kv_capacity_tokens
         named |= {"gpus": self.gpus, "stages": self.stages, "validated": self.validated}
-        named["deployment"] = None if self.deployment is None else msgspec.to_builtins(self.deployment)
         latency = msgspec.convert(msgspec.to_builtins(self.coefficients) | named, LatencyModel)
-        return latency if self.kernels is None else attrs.evolve(latency, kernels=self.kernels)
+        return attrs.evolve(latency, deployment=self.deployment, kernels=self.kernels)
 
 
-_NAMED = ("name", "source", "kv_capacity_tokens", "gpus", "stages", "kernels", "validated")
+_NAMED = ("name", "source", "kv_capacity_tokens", "gpus", "stages", "deployment", "kernels", "validated")
 
 
 def preset_document(
@@ -127,11 +116,8 @@ def preset_document(
     """Return the document of a model."""
     values: dict[str, Any] = attrs.asdict(latency)
     named = {key: values.pop(key) for key in _NAMED}
-    deployment = msgspec.convert(values.pop("deployment"), _Deployment | None)
     coefficients = msgspec.convert(values, _Coefficients)
-    return PresetDocument(
-        SCHEMA, coefficients=coefficients, engine=engine, server=server, deployment=deployment, **named
-    )
+    return PresetDocument(SCHEMA, coefficients=coefficients, engine=engine, server=server, **named)
 
 
 def encoded(document: PresetDocument) -> bytes:

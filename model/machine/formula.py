@@ -6,6 +6,7 @@ in prompts, and reads the KV of decodes.  Each layer adds a constant and two all
 """
 
 import re
+from functools import lru_cache
 from math import isqrt
 
 import attrs
@@ -152,6 +153,7 @@ _NAME = re.compile(
 )
 
 
+@lru_cache(maxsize=64)
 def named(name: str) -> LatencyModel | None:
     """Return the machine by formula of a name; None if the name is of none."""
     found = _NAME.fullmatch(name)

@@ -131,18 +131,27 @@ def gpu_of(latency: LatencyModel) -> Gpu:
 
 def step_flops(latency: LatencyModel, tokens: int) -> int:
     """Return the floating-point operations that so many tokens take: one multiplication and one addition for each
-    parameter; attention over the context is not counted.  Raises `ValueError` for a model that says no parameters.
+    parameter that a token is multiplied with; attention over the context is not counted.  Raises `ValueError` for a
+    model that says no parameters.
 
     Source of the rule: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section 2.1.
     """
     if latency.deployment is None:
         raise ValueError(f"latency model {latency.name} does not say how many parameters it computes")
-    return 2 * latency.deployment.parameters * tokens
+    return 2 * (latency.deployment.token_parameters or latency.deployment.parameters) * tokens
+
+
+def _peak_flops(latency: LatencyModel) -> int:
+    """Return the FLOPs a second of all GPUs of a worker, with weights in 8 bits where it has them."""
+    gpu, deployment = gpu_of(latency), latency.deployment
+    assert deployment is not None
+    speed = gpu.fp8_speed if deployment.weight_bytes < 2 * deployment.parameters else 1
+    return gpu.peak_flops * speed * (latency.gpus or 1)
 
 
 def mfu(latency: LatencyModel, tokens: int, busy_ns: int) -> float:
     """Return the share of the peak that a worker used which computed so many tokens in a time (model FLOPs
-    utilization, MFU); 0 for no time.  With weights in 8 bits the peak is twice as high.
+    utilization, MFU); 0 for no time.
 
     >>> from fairsched.model.machine import PRESETS
     >>> model = PRESETS["opt-13b-a100"]
@@ -151,10 +160,7 @@ def mfu(latency: LatencyModel, tokens: int, busy_ns: int) -> float:
     """
     if busy_ns < 1:
         return 0.0
-    flops, deployment = step_flops(latency, tokens), latency.deployment
-    assert deployment is not None
-    per_s = gpu_of(latency).peak_flops * 2 * deployment.parameters // deployment.weight_bytes
-    return flops * 1e9 / (per_s * (latency.gpus or 1) * busy_ns)
+    return step_flops(latency, tokens) * 1e9 / (_peak_flops(latency) * busy_ns)
 
 
 FLOOR_PERCENT = 97
@@ -164,14 +170,11 @@ FLOOR_PERCENT = 97
 def floor_ns(latency: LatencyModel, tokens: int, context_tokens: int) -> int:
     """Return the least time of a step that computes so many tokens, of which decodes attend to so much context: that of
     reading weights and KV from memory, or of computing at the peak.  Raises `ValueError` for an unknown machine."""
-    gpu, gpus, deployment = gpu_of(latency), latency.gpus or 1, latency.deployment
+    gpu, deployment = gpu_of(latency), latency.deployment
     assert deployment is not None
-    step_bytes = deployment.weight_bytes if deployment.step_bytes is None else deployment.step_bytes
-    parameters = deployment.parameters if deployment.token_parameters is None else deployment.token_parameters
-    read = step_bytes + deployment.kv_token_bytes * context_tokens
-    speed = gpu.fp8_speed if deployment.weight_bytes < 2 * deployment.parameters else 1
-    memory_ns = read * 10**9 // (gpu.bandwidth * gpus)
-    compute_ns = 2 * parameters * tokens * 10**9 // (gpu.peak_flops * speed * gpus)
+    read = (deployment.step_bytes or deployment.weight_bytes) + deployment.kv_token_bytes * context_tokens
+    memory_ns = read * 10**9 // (gpu.bandwidth * (latency.gpus or 1))
+    compute_ns = step_flops(latency, tokens) * 10**9 // _peak_flops(latency)
     return max(memory_ns, compute_ns) * FLOOR_PERCENT // 100
 
 

@@ -29,9 +29,10 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from functools import partial
 from math import isqrt
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
+from msgspec import Meta, Struct
 
 from fairsched.model.machine.kernels import Kernels
 
@@ -48,8 +49,10 @@ class DecodePiece:
     request_ns: int
 
 
-@attrs.frozen
-class Accelerators:
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Accelerators(Struct, frozen=True, forbid_unknown_fields=True):
     """The accelerators of a worker and the model on them: the kind (of `GPUS`), the model's parameters and bytes of
     weights, and bytes of KV a token, on all accelerators together.
 
@@ -58,11 +61,11 @@ class Accelerators:
     """
 
     gpu: str
-    parameters: int
-    weight_bytes: int
-    kv_token_bytes: int
-    step_bytes: int | None = None
-    token_parameters: int | None = None
+    parameters: Positive
+    weight_bytes: Positive
+    kv_token_bytes: Positive
+    step_bytes: Positive | None = None
+    token_parameters: Positive | None = None
 
     @property
     def model_facts(self) -> tuple[int, int, int]:

@@ -42,7 +42,7 @@ class PrebleSystem:
 
     def policy(self, on: Platform) -> ComposedPolicy:
         """Return the workers' policy; no system keeps memory for outputs to come."""
-        budget = max(CONTEXT, (on.kv_capacity_tokens or on.latency.kv_capacity_tokens) // 6)
+        budget = max(CONTEXT, on.kv_tokens // 6)
         batching = (
             Chunked(max_batched_tokens=CHUNK, reserve="optimistic")
             if self.chunked

@@ -1,9 +1,11 @@
 """Machines by formula: every one that fits is above its GPUs' floors, and what cannot be is refused by its figures."""
 
+from typing import Any
+
 import attrs
 import pytest
 
-from fairsched.model.machine import GPUS, LINKS, MODELS, PRESETS, by_formula, check, preset
+from fairsched.model.machine import GPUS, LINKS, MODELS, PRESETS, DecodePiece, by_formula, check, mfu, preset
 
 SOME = [(model, gpu, gpus) for model in MODELS for gpu in GPUS for gpus in (1, 2, 4, 8)][::7]
 
@@ -26,6 +28,32 @@ def test_every_machine_that_fits_is_above_its_floors(model: str, gpu: str, gpus:
         ValueError, match=f"{name}: a prompt of 1 tokens takes .* at its data sheet's bandwidth and peak"
     ):
         check(attrs.evolve(latency, kernels=None, prefill_constant_ns=1, prefill_token_ns=1))
+
+
+@pytest.mark.parametrize(
+    ("faster", "said"),
+    [
+        ({"prefill_token_ns": 1, "prefill_attention_ps": 0}, "a prompt of [0-9,]+ tokens takes"),
+        ({"decode": (DecodePiece(1, 12_300_000, 1, 23_700),)}, "a batch of 1 over 427,000 tokens of context takes"),
+        ({"decode": (DecodePiece(1, 1_000_000, 100, 23_700),)}, "a batch of 1 over 1 tokens of context takes"),
+    ],
+    ids=["prompts beyond the peak", "KV beyond the bandwidth", "weights beyond the bandwidth"],
+)
+def test_each_floor_refuses_what_is_below_it(faster: dict[str, Any], said: str) -> None:
+    """A machine whose steps are above its floors is refused once it computes, or reads KV or weights, too fast."""
+    sound = PRESETS["llama-3.1-8b-a100"]
+    assert check(sound) is sound
+    with pytest.raises(ValueError, match=said):
+        check(attrs.evolve(sound, **faster))
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b-h100-tp2", "llama-3-8b-a100", "llama-3-8b-fp8-a100"])
+def test_a_large_prompt_uses_about_the_same_share_of_any_peak(name: str) -> None:
+    """A token is multiplied with its experts only, and weights in 8 bits are no faster where the GPU has no such units:
+    the share in use is the formula's (0.7 of dense layers), less attention."""
+    latency = preset(name)
+    assert latency is not None
+    assert 0.5 < mfu(latency, 8_192, latency.step_ns([(8_192, 0)], 0, 0)) < 0.7
 
 
 def test_more_gpus_and_smaller_weights_are_faster() -> None:
