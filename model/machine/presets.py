@@ -23,6 +23,48 @@ _TABLE: dict[str, tuple[int, int, int, tuple[int, int, int], tuple[tuple[int, in
     ),
     "opt-13b-a100-tp2": (2, 144_000, 409_600, (14_740_000, 68_600, 2_450), ((1, 13_290_000, 341, 63_000),)),
     "opt-13b-a100-tp4": (4, 319_000, 204_800, (12_060_000, 38_100, 520), ((1, 10_260_000, 188, 32_700),)),
+    "opt-13b-a100-vllm": (
+        1,
+        56_000,
+        819_200,
+        (22_052_000, 140_509, 8_077),
+        ((1, 23_475_000, 593, 60_727), (95, 20_206_000, 491, 120_003)),
+    ),
+    "opt-13b-a100-tp2-vllm": (
+        2,
+        144_000,
+        409_600,
+        (27_441_000, 90_545, 8_452),
+        ((1, 24_541_000, 224, 87_158), (95, 17_948_000, 457, 111_791)),
+    ),
+    "opt-13b-a100-tp4-vllm": (
+        4,
+        319_000,
+        204_800,
+        (30_536_000, 51_506, 423),
+        ((1, 25_901_000, 78, 55_281), (95, 23_884_000, 284, 62_765)),
+    ),
+    "opt-66b-a100-tp2": (
+        2,
+        5_000,
+        1_179_648,
+        (43_059_000, 274_229, 22_478),
+        ((1, 48_288_000, 942, 127_550), (95, 28_728_000, 474, 296_178)),
+    ),
+    "opt-66b-a100-tp4": (
+        4,
+        66_000,
+        589_824,
+        (29_442_000, 151_352, 8_317),
+        ((1, 30_760_000, 452, 63_284), (95, 27_471_000, 405, 124_807)),
+    ),
+    "opt-66b-a100-tp4-vllm": (
+        4,
+        66_000,
+        589_824,
+        (42_965_000, 212_866, 46_010),
+        ((1, 39_582_000, 695, 135_809), (95, 40_860_000, 426, 195_084)),
+    ),
     "llama-2-70b-h100": (8, 1_330_000, 40_960, (48_800_000, 4_890, 19_100), ((1, 29_400_000, 611, 0),)),
     "llama-2-70b-h100-capped": (8, 1_330_000, 40_960, (63_440_000, 6_357, 24_830), ((1, 29_400_000, 611, 0),)),
     "llama-2-70b-a100": (8, 1_330_000, 40_960, (57_500_000, 67_947, 19_350), ((1, 44_093_000, 886, 0),)),
@@ -36,6 +78,8 @@ _TABLE: dict[str, tuple[int, int, int, tuple[int, int, int], tuple[tuple[int, in
 }
 
 _DISTSERVE = "DistServe's published A100 profile of OPT-13B (facts of its profile file), tensor parallel "
+_DISTSERVE_66B = _DISTSERVE.replace("13B", "66B")
+_VLLM = _DISTSERVE.replace("profile of", "profile of vLLM with")
 _MEDIANS = (
     "Splitwise's published medians (splitwise-sim, data/perf_model.csv, MIT), tensor parallel 8: prompts of 128 to "
     "8,192 tokens and batches of up to 32,768, linear between"
@@ -62,6 +106,12 @@ _SOURCES = {
     "opt-13b-a100": _DISTSERVE + "1; capacity from 90 % of 80 GB less 26 GB at 819,200 bytes a token",
     "opt-13b-a100-tp2": _DISTSERVE + "2; capacity from 90 % of 160 GB less 26 GB at 819,200 bytes a token",
     "opt-13b-a100-tp4": _DISTSERVE + "4; capacity from 90 % of 320 GB less 26 GB at 819,200 bytes a token",
+    "opt-13b-a100-vllm": _VLLM + "1; capacity of opt-13b-a100",
+    "opt-13b-a100-tp2-vllm": _VLLM + "2; capacity of opt-13b-a100-tp2",
+    "opt-13b-a100-tp4-vllm": _VLLM + "4; capacity of opt-13b-a100-tp4",
+    "opt-66b-a100-tp2": _DISTSERVE_66B + "2; capacity from 90 % of 160 GB less 132 GB at 2,359,296 bytes a token",
+    "opt-66b-a100-tp4": _DISTSERVE_66B + "4; capacity from 90 % of 320 GB less 132 GB at 2,359,296 bytes a token",
+    "opt-66b-a100-tp4-vllm": _VLLM.replace("13B", "66B") + "4; capacity of opt-66b-a100-tp4",
     "llama-2-70b-h100": (f"{_MEDIANS}, token step 30.6 to 50.2 ms at 512 to 32k tokens of context; {_KV_LLAMA_2}"),
     "llama-2-70b-h100-capped": (
         "llama-2-70b-h100 with its power capped: Splitwise's published rows have prefill exactly 1.30 times as "
@@ -107,6 +157,7 @@ _MODELS = {
     "llama-3.2-3b": (3_200_000_000, 6_400_000_000),
     "llama-3.1-8b": (8_000_000_000, 16_000_000_000),
     "opt-13b": (13_000_000_000, 26_000_000_000),
+    "opt-66b": (66_000_000_000, 132_000_000_000),
     "llama-2-70b": (70_000_000_000, 140_000_000_000),
     "llama-3-70b-fp8": (70_000_000_000, 70_000_000_000),
     "llama-3-70b": (70_000_000_000, 140_000_000_000),
