@@ -22,7 +22,7 @@ from fairsched.model.algebra import Bools
 from fairsched.model.machine import LatencyModel
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Workload
-from fairsched.model.service import Gap, Ints, Table, Tables, concatenate, corrections, tables
+from fairsched.model.service import Gap, Ints, Table, Tables, concatenate, prompt_hits, tables
 
 _NEVER = -1
 _PIECE = 1 << 12
@@ -91,8 +91,8 @@ class Measures:
     program_latency_us: Summary
     """Last finish less arrival of the first call, of programs whose every call finished."""
     prefix_hit_ratio: float | None
-    """Tokens from the prefix cache / tokens of context admitted; a second admission counts again, KV from the host
-    does not."""
+    """Tokens from the prefix cache / tokens of prompts, when requests were first admitted: what a request finds of its
+    own after a preemption or a transfer is no hit."""
     preemptions: int
     """How often a running request was taken out."""
     slo_attainment: float | None
@@ -250,6 +250,7 @@ class Outcomes:
         self._by_client = np.argsort(self.client, kind="stable")
         self._edges = np.searchsorted(self.client[self._by_client], np.arange(self.n_clients + 1))
         self.last_ns = self._last_ns()
+        self.hits = prompt_hits(trace)
         self.client_service = self._client_service()
         self.phases = phase_times(trace, self.row, count)
         self.paused_ns = pause_times(trace, self.row, count, self.origin + self.last_ns)
@@ -275,10 +276,10 @@ class Outcomes:
     def requests(self) -> Table:
         """Return the requests as columns, times on the clock of the trace, -1 where there is nothing; `OUTCOMES` are
         named."""
-        admitted, cancelled = self.trace[ev.Admitted], self.trace[ev.Cancelled]
-        rows, first = np.unique(self.row(admitted["request_id"]), return_index=True)
+        cancelled = self.trace[ev.Cancelled]
+        rows = self.row(self.hits["request_id"])
         worker, cached, output = (np.full(len(self.client), _NEVER, dtype=np.int64) for _ in range(3))
-        worker[rows], cached[rows] = admitted["worker"][first], admitted["cached_prefix_tokens"][first]
+        worker[rows], cached[rows] = self.hits["worker"], self.hits["cached"]
         output[self.finished] = self.output[self.finished]
         output[self.row(cancelled["request_id"])] = cancelled["generated_tokens"]
         refused = self.times(ev.Rejected)
@@ -319,16 +320,11 @@ class Outcomes:
 
     def _sums(self) -> dict[str, Ints]:
         """Return totals by client."""
-        admitted = self.trace[ev.Admitted]
-        context = admitted["extend_tokens"] + admitted["cached_prefix_tokens"]
-        settled, back = self.trace[ev.Settled], self.trace[ev.SwappedIn]
         rows = {
             "output": (self.trace[ev.Decoded]["client"], self.trace[ev.Decoded]["tokens"]),
             "service": (self.client_service["client"], self.client_service["amount"]),
-            "context": (admitted["client"], context),
-            "cached": (admitted["client"], admitted["cached_prefix_tokens"]),
-            "corrected": (settled["client"], corrections(self.trace)),
-            "returned": (back["client"], back["kv_tokens"]),
+            "context": (self.hits["client"], self.hits["context"]),
+            "cached": (self.hits["client"], self.hits["cached"]),
             "swaps": (self.trace[ev.SwappedOut]["client"], np.ones_like(self.trace[ev.SwappedOut]["client"])),
             "preemptions": (self.trace[ev.Preempted]["client"], np.ones_like(self.trace[ev.Preempted]["client"])),
             "pauses": (self.trace[ev.Paused]["client"], np.ones_like(self.trace[ev.Paused]["client"])),
@@ -374,9 +370,6 @@ class Outcomes:
         totals = {
             name: int(values.sum() if client is None else values[client]) for name, values in self._totals.items()
         }
-        # What came back from the host was not in the prefix cache.
-        context = totals["context"] - totals["returned"]
-        hits = totals["cached"] - totals["corrected"] - totals["returned"]
         return Measures(
             requests=len(rows),
             finished=len(done),
@@ -391,7 +384,7 @@ class Outcomes:
             tpot_us=summary((self.finish[several] - self.first[several]) / (self.output[several] - 1)),
             latency_us=summary(self.finish[done] - self.arrival[done]),
             program_latency_us=summary(self._program_latencies(rows)),
-            prefix_hit_ratio=hits / context if context else None,
+            prefix_hit_ratio=totals["cached"] / totals["context"] if totals["context"] else None,
             preemptions=totals["preemptions"],
             swaps=totals["swaps"],
             slo_attainment=self._slo_attainment(client),

@@ -14,7 +14,7 @@ from fairsched.engines.analysis.series import Floats, cumulative
 from fairsched.model import events as ev
 from fairsched.model.machine import LatencyModel, mfu
 from fairsched.model.pricing import COMMON
-from fairsched.model.service import Ints, Table, Tables
+from fairsched.model.service import Ints, Table, Tables, prompt_hits
 
 WORKERS_SHOWN = 32
 """Workers in the plots of a run."""
@@ -43,7 +43,7 @@ class WorkerMeasures:
     work: int
     """Computed prompt tokens plus twice the output tokens."""
     prefix_hit_ratio: float | None
-    """Cached tokens / tokens of what it admitted."""
+    """Cached tokens / tokens of prompts, of requests that were first admitted there."""
     busy_share: float | None
     """Time in which requests were in its batch / length of the run."""
     mfu: float | None
@@ -82,8 +82,8 @@ def worker_figures(
     work = _work(trace)
     waiting, running = _waiting(trace), _running(trace)
     stop_ns = origin_ns + span_ns
-    admitted = trace[ev.Admitted]
-    cached = _totals(admitted, count, "cached_prefix_tokens") - _totals(trace[ev.SwappedIn], count, "kv_tokens")
+    hits = prompt_hits(trace)
+    cached, context = _totals(hits, count, "cached"), _totals(hits, count, "context")
     totals = {
         "requests": _totals(trace[ev.Arrived], count),
         "finished": _totals(trace[ev.Finished], count),
@@ -94,7 +94,6 @@ def worker_figures(
         "work": _totals(work, count, "amount"),
     }
     computed = totals["computed_tokens"] + totals["output_tokens"]
-    context = cached + _totals(admitted, count, "extend_tokens")
     busy = _integral(running, np.minimum(running["level"], 1), count, stop_ns)
     queued = _integral(waiting, waiting["level"], count, stop_ns)
     measures = tuple(

@@ -87,6 +87,26 @@ def corrections(trace: Tables, cached_percent: int = 0) -> Ints:
     return by_position[np.searchsorted(rows["position"], settled["position"])]
 
 
+def prompt_hits(trace: Tables) -> Table:
+    """Return what each request found in the prefix cache when it was first admitted anywhere: columns request_id,
+    worker, client, context and cached (tokens).
+
+    What it finds later is its own: prompts that were cached before a preemption, and KV that came with it.
+    """
+    admitted, settled = trace[ev.Admitted], trace[ev.Settled]
+    requests, first = np.unique(admitted["request_id"], return_index=True)
+    found = {name: admitted[name][first] for name in ("request_id", "worker", "client")}
+    found["cached"] = admitted["cached_prefix_tokens"][first]
+    found["context"] = found["cached"] + admitted["extend_tokens"][first]
+    again = np.full(len(requests), FOREVER)
+    later = np.delete(np.arange(len(admitted["position"])), first)
+    np.minimum.at(again, np.searchsorted(requests, admitted["request_id"][later]), admitted["position"][later])
+    of = np.searchsorted(requests, settled["request_id"])
+    own = settled["position"] < again[of]
+    np.subtract.at(found["cached"], of[own], corrections(trace)[own])
+    return found
+
+
 def charges(trace: Tables, charging: Charging) -> Table:
     """Return every charge of a run: columns position, time_ns, worker, client, amount (cost units; a refund is
     negative)."""

@@ -15,6 +15,7 @@ from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join
 from fairsched.model import events as ev
 from fairsched.model.machine import PRESETS
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.service import concatenate, tables
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 
@@ -134,6 +135,25 @@ def test_the_workers_of_a_run_add_up_to_it() -> None:
     document = result.to_json()
     assert document["imbalance"] == 4
     assert document["workers"] == [attrs.asdict(each) for each in workers]
+
+
+@settings(max_examples=20)
+@given(
+    st.sampled_from(["fcfs-optimistic", "dlpm-in-batch", "fastserve", "lpm"]),
+    st.sampled_from(["round-robin", "jsq-split", "llumnix"]),
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=3, max_size=20),
+)
+def test_prompts_that_share_nothing_have_no_hits(policy: str, router: str, sizes: list[tuple[int, int]]) -> None:
+    """Neither recomputed prompts of preempted requests nor KV that came from another worker are hits."""
+    jobs = [
+        Job(Request(i, i % 2, i, Prompt.from_keys(range(100 * i, 100 * i + prompt)), output), output)
+        for i, (prompt, output) in enumerate(sizes)
+    ]
+    workload = Workload("apart", tuple(jobs), (Client(0, "a"), Client(1, "b")))
+    run = simulate(workload, policy, router, cluster=Cluster(PRESET, workers=2, kv_capacity_tokens=100))
+    assert run.measures.prefix_hit_ratio == 0
+    assert {each.prefix_hit_ratio for each in run.workers} <= {0, None}
+    assert not run.requests["cached_tokens"].any()
 
 
 def test_of_many_workers_the_busiest_the_idlest_and_those_between_are_shown() -> None:
