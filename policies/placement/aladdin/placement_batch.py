@@ -7,9 +7,9 @@ the workers, and one pass over the profile of each worker that might not have th
 
 In overload nearly every request is tried in vain.  Two tests tell so without trying.  *The most room*: a request that
 breaks (b), (c), (d) or (e) on the worker with most room for that constraint breaks it everywhere.  *No smaller*: within
-a heartbeat placements only take room away, so a request with no shorter prompt, no shorter output and no later deadline
-than one that fitted no worker fits none either.  Both are exact: a request that is left out would have been tried in
-vain.
+a heartbeat placements only take room away, so a request with no shorter prompt, no shorter output, declared or not, and
+no later deadline than one that fitted no worker fits none either.  Both are exact: a request that is left out would
+have been tried in vain.
 """
 
 from collections.abc import Sequence
@@ -85,12 +85,14 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):
     """A request to be placed, or a column of each of many: its context, the output that is foreseen, what of that (b)
-    counts, and its deadline; one that is late already has none to keep."""
+    counts, its deadline (one that is late already has none to keep), and with how much KV of its own, declared output
+    included, a worker accepts it."""
 
     prompt_tokens: Amount
     output_tokens: Amount
     counted_tokens: Amount
     deadline_ns: Amount = FOREVER_NS
+    declared_tokens: Amount = 0
 
 
 class MemoryTable:
@@ -164,7 +166,7 @@ class PlacementBatch:
         self._come: dict[int, list[tuple[int, int]]] = {}
 
     def fitting(self, wanted: Wanted) -> Bools:
-        """Return where the request keeps (b), (c) and (d), so far as they are checked.
+        """Return where the request is accepted, and keeps (b), (c) and (d), so far as they are checked.
 
         A request takes the same from every worker, so its part is compared with what each has left.  With columns of
         requests, one below the other, a row for each.
@@ -175,6 +177,7 @@ class PlacementBatch:
         fits: Bools = p.context_token_ns * context <= self.decode_room
         fits &= prefill_ns <= self.prefill_room
         fits &= self.computed <= wanted.deadline_ns - prefill_ns
+        fits &= self.capacity >= wanted.declared_tokens
         if self.rules.step_tokens is not None and "d" in self.rules.checks:
             fits &= lim.one_step(self.rules.step_tokens, self.new_tokens, wanted.prompt_tokens)
         return fits
@@ -234,7 +237,8 @@ class PlacementBatch:
     def least(self, wanted: Wanted) -> int:
         """Return the row of the smallest norm that could ever hold the request, or of all if none could."""
         norms = self.norms
-        could = self.capacity >= lim.peak_kv(self.performance, wanted.prompt_tokens, wanted.output_tokens)
+        peak = lim.peak_kv(self.performance, wanted.prompt_tokens, wanted.output_tokens)
+        could = self.capacity >= max(peak, wanted.declared_tokens)
         return int(np.where(could, norms, norms.max() + 1).argmin()) if could.any() else int(norms.argmin())
 
     def take(self, row: int, wanted: Wanted) -> None:
@@ -376,6 +380,7 @@ class CandidateFilter:
         spared = asked.prompt_tokens < asked.prompt_tokens[at]
         spared |= asked.output_tokens < asked.output_tokens[at]
         spared |= asked.deadline_ns > asked.deadline_ns[at]
+        spared |= asked.declared_tokens < asked.declared_tokens[at]
         spared |= self.anyway
         self.open &= spared
         if self.batch.memory is not None and not self._with_memory:

@@ -268,6 +268,11 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int
     due_ns: int
 
+    @property
+    def declared_tokens(self) -> int:
+        """KV that a worker has to have in all, to accept the request."""
+        return self.request.prompt.tokens + self.request.max_output_tokens
+
 
 class AladdinState(msgspec.Struct, frozen=True):
     """The workers as believed, each request's worker, the held requests (oldest first), and how long outputs were."""

@@ -202,14 +202,16 @@ class Aladdin(ClusterPolicy[AladdinState]):
         counted = outputs if self.output == "predicted" else np.zeros_like(outputs)
         in_time = lim.prefill_slack(self.lines, prompts, now_ns, due) >= 0
         waited_ns = now_ns - column([h.request.arrival_ns for h in helds])
-        return pb.Wanted(prompts, outputs, counted, np.where(in_time, due, pb.FOREVER_NS)), waited_ns
+        deadlines, declared = np.where(in_time, due, pb.FOREVER_NS), column([h.declared_tokens for h in helds])
+        return pb.Wanted(prompts, outputs, counted, deadlines, declared), waited_ns
 
     def _anyway(self, batch: pb.PlacementBatch, asked: pb.Wanted, waited_ns: Ints) -> Bools:
         """Flag requests that are placed in any case: they waited too long, or no worker could ever hold them."""
         p, context = self.lines, lim.context_cost(asked.prompt_tokens, asked.counted_tokens, self.gamma_percent)
         anyway: Bools = waited_ns > self.patience_us * 1_000
         anyway |= batch.rules.decode_slack(1, context) < 0
-        anyway |= lim.peak_kv(p, asked.prompt_tokens, asked.output_tokens) > batch.capacity.max()
+        peaks = lim.peak_kv(p, asked.prompt_tokens, asked.output_tokens)
+        anyway |= np.maximum(peaks, asked.declared_tokens) > batch.capacity.max()
         return anyway
 
     def _rows(self, state: AladdinState, loads: Sequence[WorkerLoad], now_ns: int, true: bool) -> list[pb.Row]:
@@ -344,6 +346,14 @@ class AladdinSplit(Aladdin):
             dispatches.append(Dispatch(dispatch.request_id, dispatch.worker, prefill_only=True))
         return ClusterPlan(tuple(dispatches), migrations), replace(after, handovers=handovers)
 
+    def _choose(self, batch: PlacementBatch, wanted: Wanted, anyway: bool) -> int | None:
+        """Return the row of a prompt: (c) lets one that is late anywhere go everywhere, so it goes where prompts are
+        computed soonest."""
+        fits = batch.fitting(wanted)
+        if wanted.deadline_ns == pb.FOREVER_NS and fits.any():
+            return int(np.where(fits, batch.computed, pb.FOREVER_NS).argmin())
+        return super()._choose(batch, wanted, anyway)
+
     def _pools(self, workers: Pool) -> tuple[Pool, Pool]:
         """Return the workers that compute prompts, and those that decode; a phase may have none."""
         if any(load.role != "both" for load in workers):
@@ -357,7 +367,7 @@ class AladdinSplit(Aladdin):
     ) -> tuple[tuple[Migration, ...], AladdinSplitState]:
         """Send staged requests to decode workers, the one that has been staged longest first.
 
-        Without decode workers they go on where they are.
+        A request that no decode worker could hold goes on where it is.
         """
         staged = state.handovers.staged[: self.lookahead]
         if not staged:
@@ -367,7 +377,8 @@ class AladdinSplit(Aladdin):
         for request_id in staged:
             handover = state.handovers.requests[request_id]
             held = self.tracker.held(handover.request, handover.generated_tokens)
-            target = handover.source if batch is None else self._decodes(batch, held, now_ns - handover.since_ns)
+            able = batch is not None and held.declared_tokens <= batch.capacity.max()
+            target = self._decodes(batch, held, now_ns - handover.since_ns) if batch and able else handover.source
             if target is None:
                 continue
             # Outputs are reserved by the batching rule when the request is admitted there, as Aladdin's are elsewhere.
@@ -381,7 +392,8 @@ class AladdinSplit(Aladdin):
     def _decodes(self, batch: PlacementBatch, held: Held, staged_ns: int) -> int | None:
         """Return the worker that decodes a staged request; None: it stays staged."""
         asked, _ = self._asked([held], 0)
-        wanted = Wanted(held.prompt_tokens, held.output_tokens, held.output_tokens)
+        output_tokens, declared_tokens = held.output_tokens, held.declared_tokens
+        wanted = Wanted(held.prompt_tokens, output_tokens, output_tokens, declared_tokens=declared_tokens)
         row = batch.choose(wanted)
         if row is None and bool(self._anyway(batch, asked, column([staged_ns]))[0]):
             row = batch.least(wanted)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.engines.simulation import simulate_events
-from fairsched.engines.workloads.fleet import Change
+from fairsched.engines.workloads.fleet import Change, WorkerSpec
 from fairsched.model.events import Admitted, Decoded, Finished, Prefilled
-from fairsched.model.machine import PRESETS, DecodePiece, Performance
+from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel, Performance
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import FCFS
@@ -102,8 +102,10 @@ def _arrivals(*lengths: tuple[int, int]) -> Workload:
     return Workload("made", tuple(jobs), (Client(0, "a"),))
 
 
-def _workers_of(policy: Aladdin, workload: Workload, workers: int, capacity: int) -> dict[int, int]:
-    events = simulate_events(workload, FCFS(), policy, UNIT, workers=workers, kv_capacity_tokens=capacity)
+def _workers_of(
+    policy: Aladdin, workload: Workload, workers: int, capacity: int, latency: LatencyModel = UNIT
+) -> dict[int, int]:
+    events = simulate_events(workload, FCFS(), policy, latency, workers=workers, kv_capacity_tokens=capacity)
     return {event.request_id: event.worker for event in events if isinstance(event, Admitted)}
 
 
@@ -227,6 +229,36 @@ def test_split_phases_compute_here_and_decode_there() -> None:
     last = {event.request_id: event.worker for event in events if isinstance(event, Finished)}
     assert len(last) == 4
     assert 0 not in last.values()
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 4), st.integers(1, 6), st.integers(1, 4), st.data())
+def test_prompts_that_are_late_anywhere_spread(computing: int, each: int, prompt: int, data: st.DataObject) -> None:
+    """Equal prompts that keep no target are computed by as many workers as there are, equally many by each."""
+    count = computing * each
+    jobs = [Job(Request(i, 0, data.draw(st.integers(0, 1)), Prompt(prompt), 1), 1) for i in range(count)]
+    late = AladdinSplit(heartbeat_us=1, ttft_us=1, prefill_workers=computing)
+    slow = latency_of(100, prefill_token_ns=2_000, request_ns=3, context_token_ns=1, kv_capacity_tokens=200)
+    at = _workers_of(late, Workload("late", tuple(jobs), (Client(0, "a"),)), computing + 1, 200, slow)
+    assert Counter(at.values()) == dict.fromkeys(range(computing), each)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(20, 40), st.integers(1, 60), st.lists(st.integers(1, 60), min_size=1, max_size=6))
+def test_a_request_goes_on_where_it_is_if_no_decode_worker_could_hold_it(
+    small: int, output: int, prompts: list[int]
+) -> None:
+    """It is not staged, and holds back no other one: requests that the small worker could hold decode there."""
+    jobs = tuple(Job(Request(i, 0, i, Prompt(prompt), output), output) for i, prompt in enumerate(prompts))
+    workload = Workload("small", jobs, (Client(0, "a"),))
+    one_second = AladdinSplit(heartbeat_us=1, patience_us=1_000_000)
+    workers = [WorkerSpec(UNIT, capacity) for capacity in (500, small)]
+    events = simulate_events(workload, FCFS(), one_second, UNIT, workers=workers)
+    ended = {event.request_id: event for event in events if isinstance(event, Finished)}
+    assert {i: ended[i].worker for i in range(len(prompts))} == {
+        i: int(prompt + output <= small and output > 1) for i, prompt in enumerate(prompts)
+    }
+    assert max(event.time_ns for event in ended.values()) < 10**9
 
 
 def test_groups_keep_to_their_workers() -> None:

@@ -36,9 +36,10 @@ def plain(kind: type[Aladdin]) -> type[Aladdin]:
                 late = lim.prefill_slack(self.lines, held.prompt_tokens, now_ns, held.due_ns) < 0
                 counted = held.output_tokens if self.output == "predicted" else 0
                 wanted = aladdin.Wanted(
-                    held.prompt_tokens, held.output_tokens, counted, aladdin.FOREVER_NS if late else held.due_ns
+                    *(held.prompt_tokens, held.output_tokens, counted),
+                    *(aladdin.FOREVER_NS if late else held.due_ns, held.declared_tokens),
                 )
-                row = chosen(batch, wanted)
+                row = soonest(batch, wanted) if late and self.splits_phases else chosen(batch, wanted)
                 empty = [i for i, count in enumerate(batch.requests.tolist()) if not count]
                 if row is None and self.opens == "unchecked" and empty:
                     row = empty[0]
@@ -53,7 +54,8 @@ def plain(kind: type[Aladdin]) -> type[Aladdin]:
         def _alone(self, batch: aladdin.PlacementBatch, wanted: aladdin.Wanted) -> bool:
             p, context = self.lines, lim.context_cost(wanted.prompt_tokens, wanted.counted_tokens, self.gamma_percent)
             within = lim.decode_slack(p, self.theta_percent, 1_000 * self.tpot_us, 1, context) >= 0
-            return bool(within and lim.peak_kv(p, wanted.prompt_tokens, wanted.output_tokens) <= batch.capacity.max())
+            peak = lim.peak_kv(p, wanted.prompt_tokens, wanted.output_tokens)
+            return bool(within and max(peak, wanted.declared_tokens) <= batch.capacity.max())
 
     return Plain
 
@@ -62,6 +64,12 @@ def chosen(batch: aladdin.PlacementBatch, wanted: aladdin.Wanted) -> int | None:
     """The fullest row, the first of equals, that keeps every constraint, one looked at after the other."""
     rows = sorted(range(len(batch.rows)), key=lambda row: (-batch.norms.item(row), row))
     return next((row for row in rows if fits(batch, row, wanted)), None)
+
+
+def soonest(batch: aladdin.PlacementBatch, wanted: aladdin.Wanted) -> int | None:
+    """The row that keeps every constraint and has computed its new prompts first."""
+    rows = [row for row in range(len(batch.rows)) if fits(batch, row, wanted)]
+    return min(rows, key=batch.computed.item, default=None)
 
 
 def fits(batch: aladdin.PlacementBatch, row: int, wanted: aladdin.Wanted) -> bool:
@@ -77,6 +85,7 @@ def fits(batch: aladdin.PlacementBatch, row: int, wanted: aladdin.Wanted) -> boo
         ("b" not in rules.checks or lim.decode_slack(p, rules.theta_percent, rules.tpot_ns, requests, context) >= 0)
         and ("c" not in rules.checks or lim.prefill_slack(p, new_tokens, batch.begins.item(row), due) >= 0)
         and ("d" not in rules.checks or lim.stall_slack(p, new_tokens, batch.saved.item(row)) >= 0)
+        and batch.capacity.item(row) >= wanted.declared_tokens
         and batch.has_memory(row, wanted)
     )
 
@@ -172,7 +181,7 @@ def test_of_many_who_ask_for_the_same_one_is_tried() -> None:
     )
     alike = np.full(256, 5)
     candidates = CandidateFilter(
-        batch, aladdin.Wanted(alike, alike, alike, np.full(256, aladdin.FOREVER_NS)), np.zeros(256, np.bool_)
+        batch, aladdin.Wanted(alike, alike, alike, np.full(256, aladdin.FOREVER_NS), 0 * alike), np.zeros(256, np.bool_)
     )
     assert candidates.after(0) == 1
     candidates.failed(0)
