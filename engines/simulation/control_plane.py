@@ -1,9 +1,8 @@
 """The control plane of a simulated cluster: the cluster's policy, its state, what it knows, and when it decides.
 
 Without `Reports` the policy learns everything at once and sees every worker as it is.  With them each worker reports
-its load and its events every `every_us`; a report arrives `delay_us` later, or it is lost with all its contents.  A
-dispatch is not part of a report until the worker has the request, so a careful policy adds its own dispatches to the
-reported load.
+its load and its events every `every_us`; a report arrives `delay_us` later, or it is lost with all its contents.  What
+a worker was sent since its last report is known here, and counts as waiting there.
 
 Membership is known more reliably, since a closed connection is noticed: that a worker joined, drains or left arrives
 `delay_us` later and is never lost.  What happens to a request that is at no worker is known at once.
@@ -16,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 import msgspec
+from msgspec.structs import replace
 
 from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORT_COMES, EventLoop
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
@@ -50,8 +50,10 @@ class Reports:
 
 
 class LoadReport(msgspec.Struct, frozen=True):
-    """A worker's report: its load (None: it takes no requests), and its events since the last report."""
+    """A worker's report, the `number`th of all: its load (None: it takes no requests), and its events since the last
+    report."""
 
+    number: int
     worker: int
     load: WorkerLoad | None
     events: tuple[Event, ...]
@@ -79,6 +81,7 @@ class ControlPlane:
         self._loop = loop
         self._random = random.Random(None if reports is None else reports.seed)
         self._loads: dict[int, WorkerLoad] = {}
+        self._sent: dict[int, list[tuple[int, int]]] = {}
         self._all_loads: list[WorkerLoad] = []
         self._growing: dict[int, tuple[SimulatedWorker, WorkerLoad]] = {}
         self._unreported: dict[int, list[Event]] = {}
@@ -113,7 +116,7 @@ class ControlPlane:
         assert self.reports is not None
         now_ns = self._loop.now_ns
         load = worker.load(now_ns) if serves else None
-        self._mail[self._mails] = LoadReport(worker.state.worker, load, events)
+        self._mail[self._mails] = LoadReport(self._mails, worker.state.worker, load, events)
         delay_ns = self.reports.delay_us * 1_000 if now_ns else 0
         self._loop.beat(now_ns + delay_ns, REPORT_COMES, self._mails)
         self._mails += 1
@@ -125,12 +128,27 @@ class ControlPlane:
             self._loads.pop(report.worker, None)
         else:
             self._loads[report.worker] = report.load
+            sent = self._sent.pop(report.worker, [])
+            for number, tokens in sent:
+                if number > report.number:
+                    self._count(report.worker, number, tokens)
         if self._tell(report.events) or self.decides:
             self._ask()
 
     def forget(self, worker: int) -> None:
         """Drop what a dead worker has not reported."""
         self._unreported.pop(worker, None)
+
+    def sent(self, worker: int, tokens: int) -> None:
+        """Count a request that a worker gets now, and that only its next report will have."""
+        if worker in self._loads:
+            self._count(worker, self._mails, tokens)
+
+    def _count(self, worker: int, number: int, tokens: int) -> None:
+        load = self._loads[worker]
+        waiting_requests, waiting_tokens = load.waiting_requests + 1, load.waiting_tokens + tokens
+        self._loads[worker] = replace(load, waiting_requests=waiting_requests, waiting_tokens=waiting_tokens)
+        self._sent.setdefault(worker, []).append((number, tokens))
 
     def unanswered(self, worker: int) -> None:
         """Note that a worker did not take a request: it is not seen any more until it reports again."""

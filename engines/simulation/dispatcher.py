@@ -250,6 +250,7 @@ class Dispatcher:
         if unplaced.kv_tokens and self._fetch(worker, replace(unplaced, prefill_only=prefill_only)):
             return
         pool.cluster = cluster.place(pool.cluster, request.id, worker.state.worker)
+        self._control.sent(worker.state.worker, request.prompt.tokens + unplaced.generated_tokens)
         came = (unplaced.generated_tokens, prefill_only)
         pool.apply(worker, transitions.arrive(worker.state, request, output_tokens, now_ns, *came))
         if request.id not in self._calls.over:
