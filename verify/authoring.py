@@ -16,15 +16,17 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 from math import lcm
+from types import MemberDescriptorType
 from typing import Any, ClassVar
 
 import attrs
+import msgspec
 
 from fairsched.model.algebra import EXACT, Algebra, ExactVector
 from fairsched.model.request import Client
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED, Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates import KernelGate
+from fairsched.policies.gates import EVENTS, KernelGate
 from fairsched.verify import events
 from fairsched.verify import logic as v
 from fairsched.verify.events import PROVED, fast_claims
@@ -59,7 +61,7 @@ def service_gap(o: Algebra, w: World) -> v.Term:
 
 @attrs.frozen
 class Promise:
-    """What holds over any interval in which the named clients wait: `backlogged` is "fg", "f" or "".
+    """What holds over any interval in which the named clients wait: `backlogged` is "g", "fg", "f" or "".
 
     `holds` is the promise, `during` what is true all along and implies it together with the gate's `always`.  Over the
     interval `W` is the service of each client, and `c0` a vector `c` as it was at the start.
@@ -69,28 +71,39 @@ class Promise:
     """
 
     name: str
-    statement: str
     holds: v.Formula
     during: tuple[Clause, ...] = ()
-    backlogged: str = "fg"
-    bound: str = ""
+    backlogged: str = "g"
     most: v.Formula | None = None
     shares: Shares | None = None
+
+    @property
+    def statement(self) -> str:
+        """What `holds` says, in words made from it, and which clients have to wait for it."""
+        return f"{v.worded(self.holds)}{_WHILE[self.backlogged]}"
+
+
+_WHILE = {
+    "g": " while g waits, whatever f does",
+    "fg": " while f and g wait; not what f gains when it leaves and returns",
+    "f": " while f waits, whatever g does",
+    "": "",
+}
 
 
 def gap_within(
     name: str,
-    statement: str,
     most: v.Formula,
     during: tuple[Clause, ...] = (),
     *,
-    bound: str = "",
     shares: Shares | None = None,
+    backlogged: str = "g",
 ) -> Promise:
-    """The promise that W_f - W_g <= `most` while f and g wait, or, with `shares`, that a W_f - b W_g is.
+    """The promise that W_f - W_g <= `most` while g waits, or, with `shares`, that a W_f - b W_g is.
 
     `most` is a term of the gate's constants and of `U`; `shares` returns a and b, such as what a token of f and of g
-    costs by weight.  The same terms are what is proved and the number that reports show.
+    costs by weight.  The same terms are what is proved and the number that reports show.  f may leave and return: a
+    gate that forgives what f owes then promises less, which it says by `backlogged="fg"`.
     """
 
     def holds(o: Algebra, w: World) -> v.Term:
@@ -99,7 +112,7 @@ def gap_within(
         a, b = shares(o, w)
         return o.times(a, of(o, w.W, w.f)) - o.times(b, of(o, w.W, w.g)) <= most(o, w)
 
-    return Promise(name, statement, holds, during, bound=bound, most=most, shares=shares)
+    return Promise(name, holds, during, backlogged, most, shares)
 
 
 class FairGate(KernelGate):
@@ -181,13 +194,13 @@ class FairGate(KernelGate):
         _check(cls)
         name = cls.__name__
         source = (inspect.getdoc(cls) or name).splitlines()[0]
+        kept = (*cls.always, _RESERVE)
         always = Theorem(
             "always",
-            f"always: {'; '.join(clause.name for clause in cls.always) or 'what is reserved is at most U'}",
+            f"always: {'; '.join(v.worded(clause.holds, clause.points) for clause in kept)}",
             source,
             (MEM_RESERVE, GATE_RESPECTED),
         )
-        kept = (*cls.always, _RESERVE)
         proofs = [_waiting_only(cls, source), v.Claim(always, _system(cls, ""), _empty(cls), kept, kept)]
         proofs.append(_progress(cls, source, kept))
         for promise in cls.promises:
@@ -200,7 +213,7 @@ class FairGate(KernelGate):
                     *(MEM_RESERVE, GATE_RESPECTED, NOTHING_REFUNDED),
                     *((BACKLOGGED_DURING,) if promise.backlogged else ()),
                 ),
-                bound=promise.bound,
+                bound=v.worded(promise.most) if promise.most else "",
                 rests_on=(always.id,),
             )
             start = (*kept, *waited, _zero("W"), *map(_as_at_start, cls.state))
@@ -208,6 +221,13 @@ class FairGate(KernelGate):
             system = _system(cls, promise.backlogged, gives_back=True)
             proofs.append(v.Claim(theorem, system, start, (*waited, *promise.during), goal, given=kept))
         return (*proofs, *fast_claims(cls))
+
+
+DATA = frozenset({
+    *("state", "constants", "per_weight", "over_weight", "grows", "seed", "fast", "sparse", "name"),
+    *("always", "promises"),
+})  # fmt: skip
+"""What a declaration says by values; everything else that a gate has is the library's."""
 
 
 def _check(gate: type[FairGate]) -> None:
@@ -222,11 +242,65 @@ def _check(gate: type[FairGate]) -> None:
         raise ValueError(
             f"{gate.__name__}: no claim here is about {', '.join(unproved)}, which a `KernelGate` may have"
         )
+    if beside := undeclared(gate):
+        raise ValueError(
+            f"{gate.__name__}: {', '.join(beside)} is no part of a declaration, and would run beside what is proved: "
+            "write it as a kernel, or leave it out"
+        )
     taken = {*_OWN, "x", "r", "score", "ready", "lot", "U", "f", "g", "p", "charge", "d", "idle", "o"}
     names = (*gate.state, *gate.constants, *gate.per_weight, *gate.over_weight, *(f"{name}0" for name in gate.state))
     for name in names:
         if name in taken or names.count(name) > 1:
             raise ValueError(f"{gate.__name__}: the name {name!r} has a meaning already")
+    of_promises = [f for each in gate.promises for f in (each.holds, each.most, each.shares) if f is not None]
+    clauses = [clause.holds for clause in (*gate.always, *(each for p in gate.promises for each in p.during))]
+    for formula in (*clauses, *of_promises):
+        if found := next(v.formula_breaches(formula, {*names, *taken}), None):
+            raise ValueError(f"{gate.__name__}: {found}")
+
+
+def undeclared(gate: type[FairGate]) -> list[str]:
+    """Return what an author's classes have beside a declaration: methods, properties, another class that makes them.
+
+    What runs is what was proved only if the kernels are all that an author adds.
+    """
+    kernels = {"choose", *EVENTS, *(f"{event}_{name}" for event in EVENTS for name in gate.state)}
+    found = [f"the class of {gate.__name__}"] if type(gate) is not type(FairGate) else []
+    for kind in gate.__mro__[: gate.__mro__.index(FairGate)]:
+        for name, value in vars(kind).items():
+            if name in kernels:
+                allowed = value is None or isinstance(value, staticmethod)
+            elif name == "shortfall":
+                allowed = isinstance(value, classmethod)
+            elif name == "state_type":
+                allowed = _is_made_for(value)
+            elif name in DATA:
+                allowed = True
+            else:
+                allowed = made_by_python(name, value) if name.startswith("_") else _is_data(kind, name, value)
+            if not allowed:
+                found.append(f"{kind.__name__}.{name}")
+    return found
+
+
+def _is_data(kind: type, name: str, value: object) -> bool:
+    """Whether it is a value of the author's own: no method, and no name that the library reads."""
+    of_attrs = isinstance(value, MemberDescriptorType) and name in {each.name for each in attrs.fields(kind)}
+    return of_attrs or not (callable(value) or hasattr(value, "__get__") or hasattr(FairGate, name))
+
+
+def _is_made_for(state: Any) -> bool:
+    """Whether a type of states is only its fields, as `KernelGate` makes it for a declaration."""
+    return state.__bases__ == (msgspec.Struct,) and not any(map(inspect.isfunction, vars(state).values()))
+
+
+def made_by_python(name: str, value: object) -> bool:
+    """Whether a member that begins with an underscore is what Python or attrs puts into a class, not its author."""
+    code = getattr(value, "__code__", None)
+    if code is None:
+        return not callable(value) and not hasattr(value, "__func__")
+    by_attrs = (inspect.getfile(attrs.Attribute), inspect.getfile(attrs.define))
+    return str(code.co_filename).startswith("<attrs generated") or code.co_filename in by_attrs
 
 
 def _as_at_start(vector: str) -> Clause:

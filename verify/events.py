@@ -118,7 +118,10 @@ class Declared:
     def call(self, kernel: Kernel, o: Algebra, w: v.World, **also: Any) -> Any:
         """Return what a kernel makes of what its parameters name."""
         known = {name: getattr(w, place) for name, place in self.names.items() if hasattr(w, place)}
-        return call(kernel, known | also, o)
+        try:
+            return call(kernel, known | also, o)
+        except v.KernelError as error:
+            raise v.KernelError(f"{v.line_of(error, kernel)}: {error}") from None
 
     def run(self, event: str, o: Algebra, w: v.World, **also: Any) -> dict[str, Any]:
         """Return the vectors after the kernels of an event."""

@@ -140,18 +140,6 @@ def test_every_shipped_gate_states_progress(gate: type[AnyGate]) -> None:
     assert set(gate.progress) <= {theorem.id for theorem in gate.theorems} & set(claims_of(""))
 
 
-def test_a_gate_without_progress_is_refused() -> None:
-    """A gate with claims of its own has to say that it serves clients."""
-
-    class SaysNothing(Allowance):
-        @classmethod
-        def claims(cls) -> tuple[Claim, ...]:
-            return tuple(claim for claim in super().claims() if claim.theorem.id != "progress")
-
-    with pytest.raises(ValueError, match=r"mine: no theorem progress says that SaysNothing serves clients"):
-        subject("mine", ComposedPolicy("mine", LongestPrefix(), SaysNothing()))
-
-
 class ToppedUp(Allowance):
     """An allowance for every client, and none has more than one."""
 
@@ -161,20 +149,20 @@ class ToppedUp(Allowance):
 
 
 def _gap(*during: Clause) -> tuple[Promise, ...]:
-    return (Promise("gap", Allowance.gap.statement, Allowance.gap.holds, during),)
+    return (Promise("gap", Allowance.gap.holds, during),)
 
 
 class SaysTooLittle(ToppedUp):
     """Fair, and what is said of the interval leaves open with how much credit it began."""
 
-    promises = _gap(Allowance.alike)  # type: ignore[assignment]
+    promises = _gap(Allowance.paid)  # type: ignore[assignment]
 
 
 class SaysNothingAlways(ToppedUp):
     """Fair, and nothing is said of what credit a client may ever have."""
 
     always = ()  # type: ignore[assignment]
-    promises = _gap(Allowance.alike)  # type: ignore[assignment]
+    promises = _gap(Allowance.paid)  # type: ignore[assignment]
 
 
 class ForgivesDebt(Allowance):

@@ -5,15 +5,16 @@ And what an engine makes of a plan that it does not execute as it is.
 
 import json
 from collections.abc import Iterable
+from copy import deepcopy
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
-from fairsched.model.events import Admitted, Event, Paused, Preempted, Resumed, SwappedIn, SwappedOut
+from fairsched.model.events import Admitted, Event, Paused, Preempted, Resumed, SwappedIn, SwappedOut, WorkerJoined
 from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.request import Request
+from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 
@@ -57,6 +58,30 @@ class WorkerPlay:
             if not (decided and isinstance(event, FOLDED)):
                 self.state = self.policy.observe(self.state, event)
         return events
+
+
+def differing_plans(policy: AnyLocalPolicy) -> str:
+    """Return the first plan that two copies of a policy decide differently in the same small world; empty if none.
+
+    Three clients flood a worker that holds three of their requests, one after the other for each copy: what one copy
+    leaves behind outside its state, the other finds.
+    """
+    decided = []
+    for _ in range(2):
+        play, now_ns, plans = WorkerPlay(deepcopy(policy), WorkerState(0, 90)), 0, []
+        play.follow((play.worker, (WorkerJoined(0, 0, 90),)))
+        for number in range(24):
+            prompt = Prompt.from_keys(range(number % 5 + 1, 4 + number % 7), tokens=12 + number % 9)
+            play.arrive(Request(number, number % 3, now_ns, prompt, max_output_tokens=8), 1 + number % 8, now_ns)
+            for _ in range(number % 3):
+                now_ns += 1_000_000
+                plans.append(play.decide(now_ns))
+                play.execute(plans[-1], now_ns, took_ns=500_000)
+        decided.append(plans)
+    for step, (one, other) in enumerate(zip(*decided, strict=True)):
+        if one != other:
+            return f"in step {step} one copy decides {one} and another {other}"
+    return ""
 
 
 def admitted(events: Iterable[Event]) -> list[int]:

@@ -39,7 +39,15 @@ if TYPE_CHECKING:
         read_counterexample,
         replay_counterexample,
     )
-    from fairsched.verify.logic.kernel_language import closure, definition_of, kernels_of, violations
+    from fairsched.verify.logic.kernel_language import (
+        closure,
+        definition_of,
+        formula_breaches,
+        impurities,
+        kernels_of,
+        line_of,
+        violations,
+    )
     from fairsched.verify.logic.patching import changed, unchecked, with_names, with_text
     from fairsched.verify.logic.smtlib import Answer, Seen, SmtScript, script
     from fairsched.verify.logic.symbolic import (
@@ -110,6 +118,7 @@ if TYPE_CHECKING:
         scalar,
     )
     from fairsched.verify.logic.witness import BEGIN, RATES, NotAWitness, RunStep, Witness, attained, one, served
+    from fairsched.verify.logic.wording import worded
 else:
     __getattr__ = lazy_exports(__name__)
 
@@ -121,9 +130,10 @@ __all__ = [
     "RunStep", "SampledClaim", "SavedDocument", "Seen", "Shown", "Shows", "SmtScript", "Step", "SymbolicInt", "System",
     "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "Written", "Z3Algebra", "and_also",
     "arithmetic", "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed",
-    "counterexample_document", "decided", "decoded", "definition_of", "explore", "hypotheses", "if_then", "implies",
-    "kernels_of", "lifted", "minimised", "module_of", "of_one", "one", "one_if", "one_step", "ones", "only", "point",
-    "product", "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved", "same",
-    "sampled", "scalar", "scalars", "script", "served", "spread", "state_after", "step_named", "steps", "total",
-    "truth", "unchecked", "vectors", "violations", "with_derived", "with_names", "with_text", "world_document"
+    "counterexample_document", "decided", "decoded", "definition_of", "explore", "formula_breaches", "hypotheses",
+    "if_then", "implies", "impurities", "kernels_of", "lifted", "line_of", "minimised", "module_of", "of_one", "one",
+    "one_if", "one_step", "ones", "only", "point", "product", "read_counterexample", "refuted", "refuted_by",
+    "replay_counterexample", "replay_saved", "same", "sampled", "scalar", "scalars", "script", "served", "spread",
+    "state_after", "step_named", "steps", "total", "truth", "unchecked", "vectors", "violations", "with_derived",
+    "with_names", "with_text", "worded", "world_document"
 ]  # fmt: skip

@@ -6,11 +6,14 @@ owned numpy interpretation has overwritten by then).  So the text itself is chec
 """
 
 import ast
+import dis
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Container, Iterable, Iterator
+from types import CodeType, ModuleType
 from typing import Any
+
+import numpy as np
 
 from fairsched.model.algebra import Algebra
 
@@ -49,13 +52,40 @@ def kernels_of(module: ModuleType) -> list[Kernel]:
 
 
 def definition_of(function: Kernel) -> ast.FunctionDef | None:
-    """Return the parsed text of a function, without its docstring; None if it is no plain function."""
-    parsed = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    if not isinstance(parsed, ast.FunctionDef):
-        return None
-    if ast.get_docstring(parsed) is not None:
+    """Return the parsed text of the code that runs when the function is called, without its docstring; None if it is no
+    plain function.
+
+    The text is that of the code object: a decorator's wrapper shows its own, not that of the function which it wraps.
+    """
+    parsed = _parsed(function)
+    if parsed is not None and ast.get_docstring(parsed) is not None:
         del parsed.body[0]
     return parsed
+
+
+def _parsed(function: Kernel) -> ast.FunctionDef | None:
+    if not inspect.isfunction(function):
+        return None
+    parsed = ast.parse(textwrap.dedent(inspect.getsource(function.__code__))).body[0]
+    return parsed if isinstance(parsed, ast.FunctionDef) else None
+
+
+def _unread(function: Kernel) -> Iterator[str]:
+    """Yield what a function does beside what its text says: values that it closes over or has as defaults, and code
+    that was not made from this text."""
+    if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
+        yield "a kernel closes over nothing and has no defaults: both are values that its text does not show"
+    if (text := _parsed(function)) is not None:
+        text.decorator_list = []
+        module = compile(ast.Module([text], []), function.__code__.co_filename, "exec")
+        read = next(each for each in module.co_consts if isinstance(each, CodeType))
+        if _does(read) != _does(function.__code__):
+            yield "what runs was not made from this text: was the file changed after it was imported?"
+
+
+def _does(code: CodeType) -> tuple[Any, ...]:
+    """Return what a code object computes, without its place in a file."""
+    return code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars
 
 
 class _Reader:
@@ -80,10 +110,13 @@ class _Reader:
         if not self.definition.args.args or self.definition.args.args[0].arg != "o":
             yield f"{self.kernel.__qualname__}: a kernel's first argument is its algebra, o"
             return
+        for problem in _unread(self.kernel):
+            yield f"{self.kernel.__qualname__}: {problem}"
         self.known = {argument.arg for argument in self.definition.args.args}
         self.consumed: set[str] = set()
         for node, problem in (each for statement in self.definition.body for each in self._statement(statement)):
-            yield f"{self.kernel.__qualname__}, line {node.lineno}: {problem}"
+            line = self.kernel.__code__.co_firstlineno + node.lineno - 1
+            yield f"{self.kernel.__qualname__} ({self.kernel.__code__.co_filename}:{line}): {problem}"
 
     def _statement(self, statement: ast.stmt) -> Breaches:
         value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
@@ -123,7 +156,7 @@ class _Reader:
                 yield from self._callee(func)
                 parts = [arg for arg in args if not (isinstance(arg, ast.Name) and arg.id == "o")]
             case _:
-                yield node, f"{ast.unparse(node)!r} is not written in the algebra's words"
+                yield node, f"{ast.unparse(node)!r} is not written in the algebra's words{_instead(node)}"
                 return
         for part in parts:
             yield from self._expression(part)
@@ -137,6 +170,35 @@ class _Reader:
                 return
             case _:
                 yield func, f"{ast.unparse(func)!r} is neither a word of the algebra nor a kernel"
+
+
+_INSTEAD = {
+    ast.Div: ": multiply the other side of the comparison instead",
+    ast.FloorDiv: ": multiply the other side of the comparison, or let a number fade by a fixed part at each refill",
+    ast.Mult: ": write o.times(a, b)",
+    ast.Eq: ": write (a <= b) & (a >= b)",
+    ast.Invert: ": write o.where(m, False, True)",
+    ast.Not: ": write o.where(m, False, True)",
+    ast.IfExp: ": write o.where(m, a, b)",
+    ast.BoolOp: ": write & and |",
+    ast.Subscript: ": write o.pick(v, p, default)",
+}
+"""What to write for what the words do not have."""
+
+
+def _instead(node: ast.expr) -> str:
+    signs = [getattr(node, "op", node), *getattr(node, "ops", ())]
+    return next((_INSTEAD[kind] for kind in map(type, [*signs, node]) if kind in _INSTEAD), "")
+
+
+def line_of(error: Exception, function: Kernel) -> str:
+    """Return the function's name and the file and line in it at which the error came up."""
+    code, frame, line = function.__code__, error.__traceback__, function.__code__.co_firstlineno
+    while frame is not None:
+        if frame.tb_frame.f_code is code:
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return f"{function.__qualname__} ({code.co_filename}:{line})"
 
 
 def _updates(value: ast.expr) -> Iterator[tuple[ast.Call, ast.Name]]:
@@ -155,3 +217,78 @@ def _read_after_update(value: ast.expr) -> Breaches:
         for node in ast.walk(value):
             if isinstance(node, ast.Name) and node.id == vector.id and id(node) not in inside:
                 yield node, f"{vector.id} is read beside the bump or put that consumes it"
+
+
+_EFFECTS = ("JUMP", "STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "FORMAT", "IS_OP", "CONTAINS_OP", "IMPORT", "YIELD")
+
+
+def formula_breaches(formula: Kernel, names: Container[str]) -> Iterator[str]:
+    """Yield what a formula over a world does beside naming what it speaks of: branches, effects, values from elsewhere.
+
+    A formula is asked by solvers, by exact numbers and for its words; a branch could say something else to each.
+    `names` are those of the world.  Formulas of this package are trusted, but not what they close over.
+    """
+    waiting, seen = [formula], set()
+    while waiting:
+        now = waiting.pop()
+        if now in seen:
+            continue
+        seen.add(now)
+        waiting += [cell.cell_contents for cell in now.__closure__ or () if inspect.isfunction(cell.cell_contents)]
+        if now.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            continue
+        where = f"{now.__code__.co_filename}:{now.__code__.co_firstlineno}"
+        if now.__defaults__ or now.__kwdefaults__:
+            yield f"{where}: a formula has no default values"
+        for each in dis.get_instructions(now):
+            if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                found = now.__globals__.get(each.argval)
+                if inspect.isfunction(found):
+                    waiting.append(found)
+                else:
+                    yield f"{where}: {each.argval} is no formula; a formula names what is in its world"
+            elif each.opname in ("LOAD_ATTR", "LOAD_METHOD") and each.argval not in names and each.argval not in WORDS:
+                yield f"{where}: .{each.argval} is neither in the world nor a word of the algebra"
+            elif any(part in each.opname for part in _EFFECTS):
+                yield f"{where}: a formula is one expression; it does not branch and changes nothing"
+                break
+
+
+def impurities(kind: type) -> Iterator[str]:
+    """Yield what the methods of an author's class read or write beside their arguments: the clock, chance, files,
+    mutable globals and defaults.
+
+    What is reached through another function or a library is not seen here: two runs that must agree see it.
+    """
+    bases = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in (*_TRUSTED, "builtins", "abc"))
+    for base in bases:
+        for value in vars(base).values():
+            found = getattr(value, "__func__", getattr(value, "fget", value))
+            if inspect.isfunction(found) and not found.__code__.co_filename.startswith("<attrs generated"):
+                where = f"{found.__qualname__} ({found.__code__.co_filename}:{found.__code__.co_firstlineno})"
+                yield from (f"{where} {problem}" for problem in _impure(found))
+
+
+_TRUSTED = (__name__.partition(".")[0], "attr", "attrs", "typing", "msgspec")
+_IMPURE = frozenset({"time", "datetime", "random", "secrets", "uuid", "os", "io", "socket", "threading"})
+_MUTABLE = (list, dict, set, bytearray, np.ndarray)
+
+
+def _impure(function: Kernel) -> Iterator[str]:
+    for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        if isinstance(default, _MUTABLE):
+            yield "has a mutable default"
+    for cell in function.__closure__ or ():
+        if isinstance(cell.cell_contents, _MUTABLE):
+            yield "closes over a mutable value"
+    for each in dis.get_instructions(function):
+        if each.opname == "STORE_GLOBAL":
+            yield f"writes the global {each.argval}"
+        elif each.opname in ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME"):
+            found = function.__globals__.get(each.argval)
+            module = each.argval if each.opname == "IMPORT_NAME" else getattr(found, "__module__", None)
+            module = found.__name__ if isinstance(found, ModuleType) else module
+            if isinstance(found, _MUTABLE):
+                yield f"reads the mutable global {each.argval}"
+            elif (module or "").partition(".")[0] in _IMPURE or each.argval == "open":
+                yield f"uses {each.argval}, which is no argument: a decision follows from state and view alone"

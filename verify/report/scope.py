@@ -28,6 +28,9 @@ from fairsched.policies.gates import (
 from fairsched.policies.guarantees import SECONDS_THEOREMS
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
+from fairsched.verify.authoring import FairGate, made_by_python, undeclared
+from fairsched.verify.conformance import differing_plans
+from fairsched.verify.logic import impurities
 from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.proofs.memory import PRICING_THEOREMS, QUOTA_THEOREMS, SLOT_THEOREMS, WINDOW_THEOREMS
 
@@ -120,18 +123,20 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     if hasattr(policy, "claims"):
         source = source or name
         if isinstance(policy, type) and issubclass(policy, Gate):
-            _require_progress(name, policy, claims_of(source))
+            _require_declaration(name, policy)
         return Subject(name, source, tuple(claim.theorem for claim in claims_of(source).values()), composed, router)
     if router is not None:
         return _routing(name, router)
     if composed is None:
         raise ValueError(f"{name} is neither a composed policy nor has it `claims`")
+    _refuse_impure(name, composed)
     own_claims = getattr(composed.gate, "claims", None)
     if own_claims is not None:
+        _refuse_overridden(name, overridden(type(composed)))
+        _require_declaration(name, type(composed.gate))
         stated = [claim.theorem for claim in own_claims()]
         # The gate says what their bounds are in its configuration.
         theorems = tuple(next((own for own in composed.gate.theorems if own == each), each) for each in stated)
-        _require_progress(name, type(composed.gate), {theorem.id for theorem in theorems})
         return Subject(name, f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}", theorems, composed)
     _refuse_overridden(name, [each for kind in (type(composed), type(composed.gate)) for each in overridden(kind)])
     if composed.gate.grouped:
@@ -146,12 +151,35 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     return Subject(name, SUITE, founded(SUITE, theorems), composed, broken=broken, instead=instead)
 
 
+def _require_declaration(name: str, gate: type[AnyGate]) -> None:
+    """Refuse a gate that says more, or claims otherwise, than follows from its declaration."""
+    if not issubclass(gate, FairGate):
+        raise ValueError(
+            f"{name}: claims about a gate follow from its declaration: derive {gate.__name__} from FairGate"
+        )
+    if beside := undeclared(gate):
+        raise ValueError(
+            f"{name}: {', '.join(beside)} would run beside what is proved, and is no part of a declaration"
+        )
+
+
 def _require_progress(name: str, gate: type[AnyGate], theorems: Container[str]) -> None:
     """Refuse a gate that states no progress: all that is fair would be proved of one that admits no client."""
     if missing := [each for each in gate.progress if each not in theorems]:
         raise ValueError(
             f"{name}: no theorem {', '.join(missing)} says that {gate.__name__} serves clients (`Gate.progress`)"
         )
+
+
+def _refuse_impure(name: str, policy: ComposedPolicy) -> None:
+    """Refuse a composition with an author's parts that decide by anything but state and view: what a proof says of a
+    state would not be what runs."""
+    kinds = (type(policy.order), type(policy.batching))
+    if found := next((problem for kind in kinds for problem in impurities(kind)), ""):
+        raise ValueError(f"{name}: {found}")
+    authored = any(kind.__module__.partition(".")[0] != __package__.partition(".")[0] for kind in kinds)
+    if authored and (found := differing_plans(policy)):
+        raise ValueError(f"{name} decides by something outside its state: {found}")
 
 
 def _routing(name: str, router: AnyClusterPolicy) -> Subject:
@@ -198,8 +226,17 @@ def _redefined(kind: type, proved: type) -> list[str]:
         f"{between.__name__}.{name}"
         for between in kind.__mro__[: kind.__mro__.index(proved)]
         for name, value in vars(between).items()
-        if hasattr(proved, name) and any(_is_method(name, each) for each in (value, getattr(proved, name)))
+        if _is_another(between, name, value, proved)
     ]
+
+
+def _is_another(kind: type, name: str, value: object, proved: type) -> bool:
+    """Whether a member may do something else than was proved: a method that ours has, or any of an author's class."""
+    if kind.__module__.partition(".")[0] != __package__.partition(".")[0]:
+        return not made_by_python(name, value) if name.startswith("_") else _is_method(value)
+    if name.startswith("__") or not hasattr(proved, name):
+        return False
+    return _is_method(value) or _is_method(getattr(proved, name))
 
 
 def _refuse_overridden(name: str, methods: list[str]) -> None:
@@ -208,5 +245,5 @@ def _refuse_overridden(name: str, methods: list[str]) -> None:
         raise ValueError(f"{name} overrides {listed}: it inherits no theorem, and has no `claims` of its own")
 
 
-def _is_method(name: str, value: object) -> bool:
-    return not name.startswith("__") and (callable(value) or isinstance(value, property))
+def _is_method(value: object) -> bool:
+    return callable(value) or isinstance(value, property | classmethod | staticmethod)

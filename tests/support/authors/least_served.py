@@ -32,7 +32,5 @@ class LeastServed(FairGate):
     began = Clause("c0_g <= c0_f + U_g", lambda o, w: of(o, w.c0 - w.U, w.g) <= of(o, w.c0, w.f))
     paid = Clause("paid", lambda o, w: same(change(o, w, "c", w.f), service_gap(o, w) + change(o, w, "c", w.g)))
     promises = (
-        Promise(
-            "gap", "W_f - W_g <= 2U", lambda o, w: service_gap(o, w) <= of(o, w.U, w.f) + of(o, w.U, w.g), (paid, began)
-        ),
+        Promise("gap", lambda o, w: service_gap(o, w) <= of(o, w.U, w.f) + of(o, w.U, w.g), (paid, began), "fg"),
     )

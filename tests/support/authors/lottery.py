@@ -39,8 +39,8 @@ class Lottery(FairGate):
     promises = (
         gap_within(
             "gap",
-            "W_f - W_g <= 2 slack + U_f + U_g, whatever is drawn",
             lambda o, w: w.slack + w.slack + of(o, w.U, w.f) + of(o, w.U, w.g),
             (paid, began),
+            backlogged="fg",
         ),
     )

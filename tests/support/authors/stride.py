@@ -49,9 +49,9 @@ class Stride(FairGate):
     promises = (
         gap_within(
             "gap",
-            "stride_f W_f - stride_g W_g <= stride_f U_f + stride_g U_g",
             lambda o, w: of(o, o.times(w.stride, w.U), w.f) + of(o, o.times(w.stride, w.U), w.g),
             (paid, began),
             shares=lambda o, w: (of(o, w.stride, w.f), of(o, w.stride, w.g)),
+            backlogged="fg",
         ),
     )

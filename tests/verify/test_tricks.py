@@ -1,0 +1,358 @@
+"""What runs is what was proved: a gate or composition that runs anything beside its declaration is refused by name."""
+
+import functools
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.model import events
+from fairsched.model.algebra import EXACT, NUMPY, Algebra, Mask, Point, Scalar, Vector
+from fairsched.policies.base import Limits
+from fairsched.policies.batching import Chunked
+from fairsched.policies.gates import KernelAdmissions
+from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.orders import Arrival, LongestPrefix, Order
+from fairsched.verify.authoring import FairGate, gap_within, of
+from fairsched.verify.report.scope import subject
+from fairsched.verify.solvers import Proved, prove
+from tests.support.authors.allowance import Allowance
+
+FAVOURED = [0]
+COUNT = 0
+
+
+class FreeOutputs(Allowance):
+    """Charges no output."""
+
+    def decoded(self, state: Any, clients: tuple[int, ...], tokens: tuple[int, ...]) -> Any:
+        return state
+
+
+class OwnCall(Allowance):
+    """Runs other kernels than it has."""
+
+    @staticmethod
+    def call(kernel: Any, seen: Any, o: Any = None) -> Any:
+        return seen["q"]
+
+
+class OwnInit(Allowance):
+    """Begins elsewhere."""
+
+    def init(self) -> Any:
+        return super().init()
+
+
+class OwnBound(Allowance):
+    """Prints another bound."""
+
+    def service_gap_bound(self, clients: Any, limits: Limits) -> int:
+        return 1
+
+
+class OwnCharge(Allowance):
+    """Prints another U."""
+
+    def charge_max(self, limits: Limits) -> int:
+        return 1
+
+
+class OwnClaims(Allowance):
+    """Claims nothing of its promises."""
+
+    @classmethod
+    def claims(cls) -> Any:
+        return tuple(attrs.evolve(claim, conclusions=()) for claim in super().claims())
+
+
+class OwnAdmissions(Allowance):
+    """Admits for nothing."""
+
+    admissions = type("Admissions", (KernelAdmissions,), {"admit": lambda *_: None})
+
+
+class OwnState(Allowance):
+    """Keeps vectors that no charge changes."""
+
+    state_type = type("State", (Allowance.state_type,), {"q": property(lambda self: np.zeros(9, np.int64))})
+
+
+class ByProperty(Allowance):
+    """Has a constant that is computed."""
+
+    @property
+    def allowance(self) -> int:  # type: ignore[override]
+        return 1
+
+
+class ByAttribute(Allowance):
+    """Answers otherwise than it is declared."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return 1 if name == "allowance" else super().__getattribute__(name)
+
+
+class ClassKernel(Allowance):
+    """Has a kernel that sees its class."""
+
+    @classmethod
+    def decode(cls, o: Algebra, q: Vector, charge: Vector) -> Vector:
+        return q
+
+
+class Mixed:
+    """Gives nothing back and charges nothing later."""
+
+    def settled(self, state: Any, *_: Any) -> Any:
+        return state
+
+
+class FromMixin(Mixed, Allowance):
+    """Has methods from elsewhere."""
+
+
+class Twice:
+    """Gives one kernel to the proof and another to the run."""
+
+    def __get__(self, gate: object, kind: type) -> Any:
+        return (lambda o, q, charge: q) if gate is not None else Allowance.decode
+
+
+class OtherOnInstances(Allowance):
+    """Has one kernel for proofs and one for runs."""
+
+    decode = Twice()
+
+
+class Metaclass(type(FairGate)):  # type: ignore[misc]
+    """Makes classes in its own way."""
+
+
+class MadeByAnother(Allowance, metaclass=Metaclass):
+    """Is made by another class."""
+
+
+def _branching(o: Algebra, w: Any) -> Any:
+    return 1 if o is EXACT else w.allowance + w.allowance - 2 + of(o, w.U, w.f) + of(o, w.U, w.g)
+
+
+class BranchingBound(Allowance):
+    """Prints another number than is proved."""
+
+    promises = (gap_within("gap", _branching, Allowance.gap.during),)
+
+
+class GlobalBound(Allowance):
+    """Has a bound that changes."""
+
+    promises = (gap_within("gap", lambda o, w: FAVOURED[0] + of(o, w.U, w.f) + of(o, w.U, w.g), Allowance.gap.during),)
+
+
+REFUSED = [
+    *(FreeOutputs, OwnCall, OwnInit, OwnBound, OwnCharge, OwnClaims, OwnAdmissions, OwnState, ByProperty, ByAttribute),
+    *(ClassKernel, FromMixin, OtherOnInstances, MadeByAnother, BranchingBound, GlobalBound),
+]
+
+
+@pytest.mark.parametrize("gate", REFUSED, ids=lambda gate: gate.__name__)
+def test_a_gate_that_is_more_than_its_declaration_is_refused(gate: type[FairGate]) -> None:
+    """Methods, mixins, properties, types of states, metaclasses, and formulas that tell numbers from terms."""
+    with pytest.raises(ValueError, match=f"{gate.__name__}|Mixed"):
+        gate.claims()
+    with pytest.raises(ValueError, match=f"{gate.__name__}|Mixed"):
+        subject("mine", ComposedPolicy("mine", LongestPrefix(), gate()))
+
+
+def _favours(kernel: Any) -> Any:
+    @functools.wraps(kernel)
+    def run(o: Algebra, q: Vector, charge: Vector) -> Vector:
+        return q if o is NUMPY else kernel(o, q, charge)
+
+    return run
+
+
+class Wrapped(Allowance):
+    """Decodes for nothing where it runs."""
+
+    @staticmethod
+    @_favours
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+        return q - charge
+
+
+class Defaulted(Allowance):
+    """Has a kernel with a list as a default."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, charge: Vector, more: Any = FAVOURED) -> Vector:
+        return q - charge
+
+
+class Global(Allowance):
+    """Reads a list."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+        return q - o.put(charge, FAVOURED[0], 0)
+
+
+class ByAlgebra(Allowance):
+    """Tells the run from the proof."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+        return q - charge if "numpy" not in repr(o).lower() else q
+
+
+class ForgetsDebtOnReturn(Allowance):
+    """A client that leaves and returns owes nothing: DLPM's printed flaw."""
+
+    @staticmethod
+    def join(o: Algebra, q: Vector, p: Point) -> Vector:
+        return o.put(q, p, o.maximum(o.pick(q, p, 0), 0))
+
+
+class ForgetsCredit(Allowance):
+    """A client in credit that joins starts with none, and is behind for it."""
+
+    @staticmethod
+    def join(o: Algebra, q: Vector, queued: Mask, p: Point, allowance: Scalar) -> Vector:
+        return o.put(q, p, o.minimum(o.pick(q, p, 0), 0 - allowance - allowance))
+
+
+@pytest.mark.parametrize(
+    "gate", [Wrapped, Defaulted, Global, ByAlgebra, ForgetsDebtOnReturn, ForgetsCredit], ids=lambda gate: gate.__name__
+)
+def test_a_kernel_that_runs_otherwise_than_it_reads_is_not_proved(gate: type[FairGate]) -> None:
+    """Decorators, defaults, globals and algebras that are told apart; and what a client gains by leaving."""
+    assert not all(isinstance(prove(claim), Proved) for claim in gate.claims())
+
+
+@attrs.frozen
+class DropsEvents(ComposedPolicy):
+    """Forgets outputs before the gate sees them."""
+
+    def observe(self, state: Any, event: Any) -> Any:
+        return state if isinstance(event, events.Decoded) else super().observe(state, event)
+
+
+@attrs.frozen
+class CountsDecisions(ComposedPolicy):
+    """Counts decisions in a global."""
+
+    def decide(self, state: Any, view: Any) -> Any:
+        global COUNT  # noqa: PLW0603
+        COUNT += 1
+        return super().decide(state, view)
+
+
+@attrs.frozen
+class ByMissingName(ComposedPolicy):
+    """Answers for itself."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("kind", [DropsEvents, CountsDecisions, ByMissingName], ids=lambda kind: kind.__name__)
+def test_a_composition_that_decides_otherwise_is_refused(kind: type[ComposedPolicy]) -> None:
+    """What a theorem of a gate says is about the composition that ships."""
+    with pytest.raises(ValueError, match=kind.__name__):
+        subject("mine", kind("mine", LongestPrefix(), Allowance()))
+
+
+@attrs.frozen
+class Counting(Arrival):
+    """Reads and changes a list that is no part of any state."""
+
+    def rank(self, *given: Any) -> Any:
+        FAVOURED[0] += 1
+        return super().rank(*given)
+
+
+@attrs.frozen
+class Clocked(Arrival):
+    """Asks for the time."""
+
+    def rank(self, *given: Any) -> Any:
+        import time
+
+        return super().rank(*given) if time.time() else None
+
+
+class _Hidden:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+HIDDEN = _Hidden()
+
+
+@attrs.frozen
+class Alternating(Arrival):
+    """Ranks by a number that each question changes, behind an object that no text shows."""
+
+    def rank(self, *given: Any) -> Any:
+        return HIDDEN() * 7919 % 1009
+
+
+@pytest.mark.parametrize("order", [Counting, Clocked, Alternating], ids=lambda order: order.__name__)
+def test_a_part_that_decides_by_anything_but_its_state_is_refused(order: type[Order]) -> None:
+    """Seen in the text: globals, the clock.  Seen in two runs of the same world: whatever else."""
+    with pytest.raises(ValueError, match=f"{order.__name__}|outside its state"):
+        subject("mine", ComposedPolicy("mine", order(), Allowance()))
+
+
+def test_honest_parts_of_an_author_are_taken() -> None:
+    """A gate with constants of its own, an order and a batching rule without effects."""
+
+    class Larger(Allowance):
+        allowance = 100
+        note = MappingProxyType({"why": "a value of the author's own"})
+
+    @attrs.frozen
+    class Backwards(Arrival):
+        def rank(self, *given: Any) -> Any:
+            return -super().rank(*given)
+
+    found = subject("mine", ComposedPolicy("mine", Backwards(), Larger(), Chunked()))
+    assert {"always", "gap", "progress"} <= {theorem.id for theorem in found.theorems}
+
+
+def test_a_statement_is_rendered_from_its_formula() -> None:
+    """No text of an author's says more than what is proved: there is none."""
+    (gap,) = Allowance.promises
+    assert gap.statement == "W_f - W_g <= 2 allowance - 2 + U_f + U_g while g waits, whatever f does"
+    always = next(claim.theorem for claim in Allowance.claims() if claim.theorem.id == "always")
+    assert always.statement == "always: q - R >= 1 - U and q <= allowance; R >= 0 and R <= U"
+
+
+@given(member=st.sampled_from(sorted(name for name in vars(FairGate) | vars(FairGate.__mro__[1]) if name[0] != "_")))
+def test_no_member_of_the_library_can_be_replaced(member: str) -> None:
+    """Each method, property and class that a gate has from the library is refused where an author defines it anew."""
+    from fairsched.verify.authoring import DATA
+
+    kernels = {"choose", "shortfall", "state_type", *DATA}
+    value = getattr(FairGate, member, None)
+    if member in kernels or not (callable(value) or isinstance(value, property)):
+        return
+    made = type("Replaced", (Allowance,), {member: lambda *_, **__: None, "__module__": __name__})
+    with pytest.raises(ValueError, match=f"Replaced.{member}|is_about|asks"):
+        FairGate.claims.__func__(made)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="Replaced"):
+        subject("mine", ComposedPolicy("mine", Arrival(), made()))
+
+
+def test_states_carry_only_what_a_declaration_says() -> None:
+    """The type of an author's states is made by the library: its fields and nothing else."""
+    assert Allowance.state_type.__bases__ == (msgspec.Struct,)
