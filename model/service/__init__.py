@@ -10,6 +10,7 @@ from fairsched.model.service.received import (
     busiest,
     charges,
     corrections,
+    overlap,
     prompt_hits,
     service,
     service_gap,
@@ -18,5 +19,6 @@ from fairsched.model.service.servers import ServiceCurve, ideal_finishes
 
 __all__ = [
     "CLIENTS_MAX", "Charging", "Gap", "Ints", "ServiceCurve", "Table", "Tables", "anywhere", "backlogs", "busiest",
-    "charges", "concatenate", "corrections", "ideal_finishes", "prompt_hits", "service", "service_gap", "tables"
+    "charges", "concatenate", "corrections", "ideal_finishes", "overlap", "prompt_hits", "service", "service_gap",
+    "tables"
 ]  # fmt: skip

@@ -425,6 +425,14 @@ def busiest(charged: Table, clients: int, limit: int = CLIENTS_MAX) -> Ints | No
     return np.sort(order[:limit])
 
 
+def overlap(waited: Table) -> bool:
+    """Return whether two clients ever waited on one worker at the same time; waits of one client there are apart."""
+    order = np.lexsort((waited["start"], waited["worker"]))
+    worker, start, stop = (waited[name][order] for name in ("worker", "start", "stop"))
+    within = (worker << 44) + np.minimum(start, 1 << 43), (worker << 44) + np.minimum(stop, 1 << 43)
+    return bool((within[0][1:] < np.maximum.accumulate(within[1])[:-1]).any())
+
+
 # --- all workers of a cluster together --------------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ class Line:
         row = {"client": self.client, "start_ms": 1_700_000_000_000 + self.arrival, "latency_ms": latency}
         tokens = {"prompt_tokens": self.prompt, "output_tokens": 0 if self.failed else self.output}
         first = {} if self.failed else {"ttft_ms": self.wait}
-        return row | first | tokens | {"status": 500 if self.failed else 200}
+        return row | first | tokens | {"status": 503 if self.failed else 200}
 
 
 LINES = st.lists(
@@ -118,17 +118,14 @@ class Slow:
 
     @classmethod
     def of(cls, lines: Sequence[Line]) -> "Slow":
-        """Play the requests: at each time first outputs, then arrivals, admissions, and failures."""
+        """Play the requests: in each millisecond first outputs, then arrivals, admissions, and refusals."""
         events: list[tuple[int, dict[str, int], frozenset[str]]] = []
         waiting: dict[str, int] = {line.client: 0 for line in lines}
-        instants = {line.arrival for line in lines}
-        instants |= {time for line in lines if not line.failed for time in (line.served, line.end)}
-        before = -1
-        for now in sorted(instants | {line.end for line in lines}):
+        for now in range(max(line.end for line in lines) + 1):
             ready = frozenset(client for client, count in waiting.items() if count)
             outputs: dict[str, int] = {}
             for line in lines:
-                fresh = 2 * (produced(line, now) - produced(line, before)) if now in instants else 0
+                fresh = 2 * (produced(line, now) - produced(line, now - 1))
                 if fresh:
                     outputs[line.client] = outputs.get(line.client, 0) + fresh
             events.append((now, outputs, ready))
@@ -143,7 +140,6 @@ class Slow:
             events.append((now, admitted, ready))
             for line in lines:
                 waiting[line.client] -= line.failed and line.end == now
-            before = now if now in instants else before
         return cls(events)
 
     def service(self) -> dict[str, int]:

@@ -17,6 +17,8 @@ from fairsched.model.service import Charging, Ints, Table
 
 Mask = npt.NDArray[np.bool_]
 
+APART_NS = 10**8
+"""While outputs come, service is looked at so often."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINE_NS = 10 * 60 * 10**9
 """Moments of shorter logs are shown to a tenth of a second."""
@@ -30,8 +32,9 @@ class Calls:
     `served_ns` is when the wait was over and `first_ns` the first token; where that is inferred, it may be off by
     `margin_ns` (else 0).  `untold` is 1 for a call that was served and whose first token is not known.
     `cost` is what the request was charged in all, in cost units without multipliers (what it would have been, if it was
-    never served and is not over).  `outcome` is an `Ending` (FINISHED for one that is not over: `end_ns` is -1), and
-    `attempt` the number of the try.  `model`, `worker` and `status` number the names in `AuditRun`.
+    never served and is not over).  `doubtful` is 1 for a call that failed, and nothing tells whether it waited.
+    `outcome` is an `Ending` (FINISHED for one that is not over: `end_ns` is -1), and `attempt` the number of the try.
+    `model`, `worker` and `status` number the names in `AuditRun`.
     """
 
     number: Ints
@@ -49,6 +52,7 @@ class Calls:
     status: Ints
     margin_ns: Ints
     untold: Ints
+    doubtful: Ints
 
     @property
     def failed(self) -> Ints:
@@ -118,7 +122,9 @@ class LogClock:
 class AuditRun:
     """A run to be audited.
 
-    `charged` and `waited` are tables of `model.service.received`, `charging` is how they were charged.  `bound` is
+    `charged` and `waited` are tables of `model.service.received`, `charging` is how they were charged.  `decoding` says
+    from when to when each request of a client decodes, with tokens so far apart, where that is not in `charged`: a row
+    has `client`, `start_ns`, `stop_ns` and `apart_ns`.  `bound` is
     what was promised about the gap of a "worker" or of the "cluster" (`scope`), `assumptions` what was found of the
     theorems behind it.  `about` says what was run, `reading` how the log was read, `limits` what such a log cannot
     tell, and `notes` what else belongs to the figures.  `model` names the models that it is about, where a log
@@ -135,6 +141,7 @@ class AuditRun:
     waited: Table
     charging: Charging
     workers: int
+    decoding: Table | None = None
     bound: int | None = None
     scope: str = "worker"
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)

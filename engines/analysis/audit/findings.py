@@ -3,8 +3,9 @@
 A client starves in stretches of time in which it waits, gets nothing at all, and others are served.
 
 Such a stretch begins when the client begins to wait or was last charged while it waited, and ends with its next charge
-or when it waits no more.  Workers are taken together: a client that is served anywhere does not starve.  Where the end
-of a wait is inferred, no time within its margin is part of a stretch: a client starved at least so long.
+or when it waits no more.  Workers are taken together: a client that is served anywhere does not starve.  Where tokens
+are taken to come evenly, no time in which a request decodes is part of a stretch; where the end of a wait is inferred,
+no time within its margin is: a client starved at least so long.
 
 A gain is how far a client's service got ahead of its fair share while others wanted more.
 
@@ -30,7 +31,7 @@ from fairsched.engines.analysis.figures import who
 from fairsched.engines.analysis.metrics import gaps, most_charged
 from fairsched.engines.analysis.outcomes import Summary, summary
 from fairsched.engines.logs.access import UNKNOWN, Ending
-from fairsched.model.service import Gap, Ints, anywhere
+from fairsched.model.service import Gap, Ints, Table, anywhere
 
 
 @attrs.frozen
@@ -57,21 +58,32 @@ def stretches(evidence: AuditRun, at_least_ns: int) -> tuple[Stretch, ...]:
     charges = _by_number(evidence.charged["client"][order], count)
     waits = _by_number(waited["client"], count)
     total = _summed(costs)
-    calls = evidence.calls
-    doubtful = np.flatnonzero(calls.wait_margin_ns > 0)
-    doubts = _by_number(calls.client[doubtful], count)
+    outside = _outside(evidence, at_least_ns)
+    outsides = _by_number(outside["client"], count)
     found: list[Stretch] = []
-    for client, (mine, own, doubt) in enumerate(zip(waits, charges, doubts, strict=True)):
+    for client, (mine, own, apart) in enumerate(zip(waits, charges, outsides, strict=True)):
         # One that outlives the log ends with it.
         lengths = waited["start_ns"][mine], np.minimum(waited["stop_ns"][mine], last_ns)
         own_when, own_costs = when[own], costs[own]
-        served, margin = (column[doubtful[doubt]] for column in (calls.served_ns, calls.wait_margin_ns))
-        start, stop = _undoubted(lengths, own_when[own_costs > 0], (served - margin, served + margin), at_least_ns)
+        spans = outside["start_ns"][apart], outside["stop_ns"][apart]
+        start, stop = _stretched(lengths, own_when[own_costs > 0], spans, at_least_ns)
         if start.size:
             others = _between(when, total, start, stop) - _between(own_when, _summed(own_costs), start, stop)
             rows = zip(start.tolist(), stop.tolist(), others.tolist(), strict=True)
             found += [Stretch(client, *row) for row in rows if row[2] > 0]
     return tuple(found)
+
+
+def _outside(evidence: AuditRun, at_least_ns: int) -> Table:
+    """Return times that are part of no stretch: margins of inferred waits, and decoding with shorter pauses."""
+    calls, decoding = evidence.calls, evidence.decoding
+    rows = np.flatnonzero(calls.wait_margin_ns > 0)
+    served, margin = calls.served_ns[rows], calls.wait_margin_ns[rows]
+    found = {"client": calls.client[rows], "start_ns": served - margin, "stop_ns": served + margin}
+    if decoding is None:
+        return found
+    steady = 2 * decoding["apart_ns"] <= at_least_ns
+    return {name: np.concatenate((values, decoding[name][steady])) for name, values in found.items()}
 
 
 def _by_number(numbers: Ints, count: int) -> list[Ints]:
@@ -91,13 +103,11 @@ def _between(when: Ints, total: Ints, start: Ints, stop: Ints) -> Ints:
     return charged
 
 
-def _undoubted(
-    waits: tuple[Ints, Ints], served_ns: Ints, doubts: tuple[Ints, Ints], least_ns: int
-) -> tuple[Ints, Ints]:
-    """Return what is left between services, and outside of these times in which there may have been some."""
-    if not len(doubts[0]):
+def _stretched(waits: tuple[Ints, Ints], served_ns: Ints, spans: tuple[Ints, Ints], least_ns: int) -> tuple[Ints, Ints]:
+    """Return what is left of the waits between services, and outside of these spans of time."""
+    if not len(spans[0]):
         return without_service(waits, served_ns, least_ns)
-    begin, over = map(np.sort, doubts)
+    begin, over = map(np.sort, spans)
     start, stop = without_service(waits, np.unique(np.concatenate((served_ns, begin, over))), least_ns)
     outside = np.searchsorted(begin, start, side="right") == np.searchsorted(over, start, side="right")
     return start[outside], stop[outside]

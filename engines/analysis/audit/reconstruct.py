@@ -2,14 +2,18 @@
 
 **Waiting.**  A request waits from its arrival to its first token (to the end of its time in the queue, where the log
 has that).  Where it has neither, the first token is inferred if that can be done well (`inference`); else the request
-is kept out of all waits, as if it had been served on arrival.  One that failed without any output waits until its end.
+is kept out of all waits, as if it had been served on arrival.  One that was refused, or given up while others stream,
+without a first token waits until its end.  Of one that ended in an error, or may have been given up while an answer was
+made that comes whole, nothing tells whether it waited.
 **Service.**  Its prompt is charged when the wait is over, less what came from the cache, where that is known; its
 outputs come at even distances, the first at the first token and the last at the end, at twice the price of a prompt
 token.  What happens at one time is one event, in the order: outputs, arrivals, admissions, ends of those that failed;
 so nothing depends on the order of the rows.
 
-Outputs are summed up between two *instants*.  Instants are all times at which a request comes, is served or ends, as
-long as that takes at most `ROWS_MAX` sums; above, they are thinned out evenly, and a note says how far apart they are.
+Outputs are summed up between two *instants*.  Instants are all times at which a request comes, is served or ends, and,
+while outputs come, so many more that no two are further apart than `APART_NS`.  Where that takes too many sums
+(`ROWS_MAX`), they are thinned out evenly, and a note says how far apart they are.  Starvation does not rest on them: a
+client is served all the time while one of its requests decodes.
 """
 
 from collections.abc import Sequence
@@ -18,7 +22,7 @@ from datetime import timedelta, timezone
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.analysis.audit.evidence import AuditRun, Calls
+from fairsched.engines.analysis.audit.evidence import APART_NS, AuditRun, Calls
 from fairsched.engines.analysis.audit.inference import first_tokens, left_queue
 from fairsched.engines.analysis.figures import safe_text
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Ending
@@ -28,11 +32,17 @@ from fairsched.model.request import Client
 from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, charges, concatenate
 
 ROWS_MAX = 4_000_000
+_FILL = 4
+"""One sum in so many may be for instants at which nothing comes or ends."""
 _OUTPUTS, _ARRIVALS, _ADMISSIONS, _FAILURES = range(4)
 
 
 def evidence_of(
-    log: AccessLog, weights: Sequence[int] = (), rows_max: int = ROWS_MAX, model: str | None = None
+    log: AccessLog,
+    weights: Sequence[int] = (),
+    rows_max: int = ROWS_MAX,
+    model: str | None = None,
+    apart_ns: int = APART_NS,
 ) -> AuditRun:
     """Return what the access log shows; `weights` are the clients' shares in the order of their names (default: equal).
 
@@ -45,13 +55,14 @@ def evidence_of(
     )
     charging = Charging(COMMON, "extend", multipliers([client.weight for client in clients]))
     told, queued = first_tokens(log), left_queue(log)
-    nothing = (log.outcome != Ending.FINISHED) & (log.output < 1)
+    nothing = (log.outcome != Ending.FINISHED) & (log.output < 1) & (log.served_ns == UNKNOWN)
+    doubtful = nothing & _may_be_served(log)
     served_ns = np.where(nothing, UNKNOWN, np.where(queued, log.served_ns, told.first_ns))
     kept_out = ~nothing & (served_ns == UNKNOWN)
     # What is charged must be charged at some time: without a better one, from the arrival on.
     admitted_ns = np.where(kept_out, log.arrival_ns, served_ns)
     begun_ns = np.where(told.first_ns == UNKNOWN, admitted_ns, told.first_ns)
-    outputs, apart_ns = _outputs(log, admitted_ns, begun_ns, rows_max)
+    outputs, coarse_ns = _outputs(log, begun_ns, rows_max, apart_ns)
     served = np.flatnonzero(~nothing)
     lost = np.flatnonzero(nothing)
     every = np.arange(len(log.client))
@@ -89,9 +100,11 @@ def evidence_of(
             status=log.status,
             margin_ns=told.margin_ns,
             untold=(~nothing & (told.first_ns == UNKNOWN)).astype(np.int64),
+            doubtful=doubtful.astype(np.int64),
         ),
         charged=charges(trace, charging),
-        waited=backlogs(_waiting(trace, ~kept_out)),
+        waited=backlogs(_waiting(trace, ~(kept_out | doubtful))),
+        decoding=_decoding(log, begun_ns),
         charging=charging,
         workers=len(log.workers),
         model=model,
@@ -102,7 +115,7 @@ def evidence_of(
         inferences=told.inferences,
         zone=None if log.utc_offset_s is None else timezone(timedelta(seconds=log.utc_offset_s)),
         reading=log.reading,
-        limits=_limits(log, apart_ns, int(kept_out.sum())),
+        limits=_limits(log, coarse_ns, int(kept_out.sum()), int(doubtful.sum())),
         notes=log.notes,
     )
 
@@ -145,20 +158,51 @@ def _number(tables: Sequence[Table], kinds: Sequence[int]) -> None:
         first += count
 
 
-def _outputs(log: AccessLog, admitted_ns: Ints, begun_ns: Ints, rows_max: int) -> tuple[Table, int]:
-    """Output tokens by instant, worker and client, and how far instants are apart at most (0: there are all)."""
-    rows = np.flatnonzero((admitted_ns != UNKNOWN) & (log.output > 0))
+def _may_be_served(log: AccessLog) -> npt.NDArray[np.bool_]:
+    """Return which requests without a first token may have been computed for all that the log says."""
+    streams = ((log.first_ns != UNKNOWN) & (log.streamed != 0))[(log.outcome == Ending.FINISHED) & (log.output > 0)]
+    error: npt.NDArray[np.bool_] = log.outcome == Ending.ERROR
+    return error if streams.all() else error | (log.outcome == Ending.CANCELLED)
+
+
+def _decoding(log: AccessLog, begun_ns: Ints) -> Table:
+    """Return from when to when requests decode, and how far their tokens are apart."""
+    rows = np.flatnonzero((begun_ns != UNKNOWN) & (log.output > 1))
+    start, stop = begun_ns[rows], log.end_ns[rows]
+    return {
+        "client": log.client[rows],
+        "start_ns": start,
+        "stop_ns": stop,
+        "apart_ns": (stop - start) // (log.output[rows] - 1),
+    }
+
+
+def _instants(log: AccessLog, begun_ns: Ints, rows: Ints, sums: tuple[int, int], apart_ns: int) -> tuple[Ints, int]:
+    """Return the times up to which outputs of `rows` are summed up, so many `sums` where something happens and between,
+    and how far they are apart where that is more than `apart_ns` (else 0)."""
+    first, end = np.sort(begun_ns[rows]), np.sort(log.end_ns[rows])
+    edges = np.unique(np.concatenate((log.arrival_ns, log.served_ns[rows], first, end)))
+    edges = edges[edges != UNKNOWN]
+    need = int(np.searchsorted(edges, end).sum() - np.searchsorted(edges, first).sum()) + len(rows)
+    if thin := need > sums[0]:
+        kept = max(2, int(len(edges) * (sums[0] / need)))
+        edges = edges[np.unique(np.linspace(0, len(edges) - 1, kept).round().astype(np.int64))]
+    fill_ns = max(apart_ns, int((end - first).sum(dtype=np.float64) / max(sums[1], 1)))
+    length = np.diff(edges)
+    decode = np.searchsorted(first, edges[1:]) > np.searchsorted(end, edges[:-1], side="right")
+    pieces = np.where(decode, -(-length // fill_ns), 1)
+    which = np.repeat(np.arange(len(length)), pieces)
+    part = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    instants = np.append(edges[which] + (part * (length / pieces)[which]).astype(np.int64), edges[-1:])
+    longest = int(np.diff(instants)[np.append(decode, False)[which]].max(initial=0)) if which.size else 0
+    return instants, longest if thin or longest > apart_ns else 0
+
+
+def _outputs(log: AccessLog, begun_ns: Ints, rows_max: int, apart_ns: int) -> tuple[Table, int]:
+    """Output tokens by instant, worker and client, and how far instants are apart where that is worth a note."""
+    rows = np.flatnonzero((begun_ns != UNKNOWN) & (log.output > 0))
     first, end, count = begun_ns[rows], log.end_ns[rows], log.output[rows]
-    instants = np.unique(np.concatenate((log.arrival_ns, admitted_ns[rows], first, end)))
-    apart_ns = 0
-    if rows.size:
-        # How many sums it takes: the instants in which each request produces.
-        need = int((np.searchsorted(instants, end) - np.searchsorted(instants, first)).sum()) + len(rows)
-        if need > rows_max:
-            kept = max(2, int(len(instants) * (rows_max / need)))
-            chosen = np.unique(np.linspace(0, len(instants) - 1, kept).round().astype(np.int64))
-            instants = instants[chosen]
-            apart_ns = int(np.diff(instants).max(initial=0))
+    instants, coarse_ns = _instants(log, begun_ns, rows, (rows_max, rows_max // _FILL), apart_ns)
     at_once = first == end
     begin = np.where(at_once, np.searchsorted(instants, end), np.searchsorted(instants, first, side="right"))
     stop = np.searchsorted(instants, end) + 1
@@ -169,7 +213,7 @@ def _outputs(log: AccessLog, admitted_ns: Ints, begun_ns: Ints, rows_max: int) -
     so_far = _produced(instants[instant], first[which], end[which], count[which])
     new = np.diff(so_far, prepend=0)
     new[starts] = so_far[starts]
-    return _summed(instants, instant, log.worker[rows][which], log.client[rows][which], new), apart_ns
+    return _summed(instants, instant, log.worker[rows][which], log.client[rows][which], new), coarse_ns
 
 
 def _produced(time_ns: Ints, first: Ints, end: Ints, count: Ints) -> Ints:
@@ -198,13 +242,18 @@ def _summed(instants: Ints, instant: Ints, worker: Ints, client: Ints, tokens: I
     }
 
 
-def _limits(log: AccessLog, apart_ns: int, kept_out: int) -> tuple[str, ...]:
+def _limits(log: AccessLog, coarse_ns: int, kept_out: int, doubtful: int) -> tuple[str, ...]:
     """Return what this log cannot tell."""
     said = []
     if kept_out:
         said.append(
             f"Requests of which nothing tells when their wait was over: {kept_out:,}. They count in no wait and starve "
             "for no time, and are charged evenly from arrival to end."
+        )
+    if doubtful:
+        said.append(
+            f"Requests that failed without any output, of which nothing tells whether they waited: {doubtful:,}. They "
+            "starve for no time."
         )
     if "queue" not in log.fields:
         said.append(
@@ -217,6 +266,6 @@ def _limits(log: AccessLog, apart_ns: int, kept_out: int) -> tuple[str, ...]:
         "Requests that were not over when the log was taken are not in it, nor are calls that were never logged."
     )
     said.append("No gate is named in it, so there is no bound to hold the gap to, and no assumption to check.")
-    if apart_ns:
-        said.append(f"Outputs are summed up over at most {apart_ns / 1e9:,.3g} s at a time, the log being long.")
+    if coarse_ns:
+        said.append(f"Outputs are summed up over at most {coarse_ns / 1e9:,.3g} s at a time, the log being long.")
     return tuple(said)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from fairsched.engines.analysis.assumptions import log_assumptions, log_limits, run_charging
-from fairsched.engines.analysis.audit.evidence import AuditRun, Calls
+from fairsched.engines.analysis.audit.evidence import APART_NS, AuditRun, Calls
 from fairsched.engines.analysis.outcomes import EventTables, Outcomes
 from fairsched.engines.logs import LogError, LogHeader, LogReader
 from fairsched.engines.logs.access import UNKNOWN, Ending
@@ -22,6 +22,7 @@ from fairsched.model.request import Client, Job, Workload
 from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, charges, concatenate, corrections
 from fairsched.policies.base import AnyLocalPolicy
 
+PIECES_MAX = 1 << 20
 _PROGRESS_EVERY = 1_000
 
 BuildPolicy = Callable[[LogHeader], AnyLocalPolicy | None]
@@ -53,7 +54,7 @@ def read_run_log(
         about=f"{run.policy} behind {run.router}, {run.workers} worker(s), workload {run.workload}",
         clients=workload.clients,
         calls=_calls(Outcomes(workload, trace), trace, charging),
-        charged=charges(trace, charging),
+        charged=charges(_spread(trace), charging),
         waited=backlogs(trace),
         charging=charging,
         workers=run.workers,
@@ -136,7 +137,7 @@ def read_gateway_logs(
         about=f"and {len(paths) - 1} more: {first.policy} at {len(paths)} gateways",
         clients=clients,
         calls=attrs.evolve(calls, number=calls.number - offsets[of_log], file=of_log),
-        charged=charges(trace, charging),
+        charged=charges(_spread(trace), charging),
         waited=backlogs(trace),
         charging=charging,
         workers=len(paths),
@@ -270,6 +271,39 @@ def _workload(log: LogReader, trace: Tables) -> Workload:
     return Workload(log.header.run.workload, tuple(jobs), tuple(log.clients))
 
 
+def _spread(trace: Tables) -> Tables:
+    """Return the trace with each run of decode steps in pieces of `APART_NS`, or of longer where they are too many.
+
+    A run is one event, at its end, and its tokens come evenly.  The pieces keep its position, and the end comes first.
+    """
+    decoded = trace[ev.Decoded]
+    steps = [trace[kind] for kind in (ev.Admitted, ev.Prefilled, ev.Decoded)]
+    keys, times = (np.concatenate([read(table) for table in steps]) for read in (_worker_place, _time))
+    order = np.argsort(keys, kind="stable")
+    keys, times = keys[order], times[order]
+    before = np.searchsorted(keys, _worker_place(decoded)) - 1
+    known = (before >= 0) & (keys[before] >> 44 == decoded["worker"])
+    length = np.where(known & (decoded["steps"] > 1), decoded["time_ns"] - times[before], 0)
+    apart_ns = max(APART_NS, int(length.sum(dtype=np.float64) / PIECES_MAX))
+    pieces = np.maximum(np.minimum(-(-length // apart_ns), decoded["steps"]), 1)
+    which = np.repeat(np.arange(len(pieces)), pieces)
+    back = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    found = {name: column[which] for name, column in decoded.items()}
+    of, count = found["tokens"], pieces[which]
+    found["tokens"] = of * (count - back) // count - of * (count - back - 1) // count
+    found["time_ns"] = found["time_ns"] - back * (length // pieces)[which]
+    return {**trace, ev.Decoded: found}
+
+
+def _worker_place(table: Table) -> Ints:
+    place: Ints = (table["worker"] << 44) + table["position"]
+    return place
+
+
+def _time(table: Table) -> Ints:
+    return table["time_ns"]
+
+
 def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
     """Return the requests, on the clock of the log; a call that was never sent came and went when it was cancelled."""
 
@@ -296,6 +330,7 @@ def _calls(outcomes: Outcomes, trace: Tables, charging: Charging) -> Calls:
         status=unsaid,
         margin_ns=none,
         untold=none,
+        doubtful=none,
     )
 
 

@@ -8,6 +8,7 @@ from fairsched.engines.analysis import figures, table
 from fairsched.engines.analysis.audit.findings import SECOND_NS, Audit, AuditFigures, ClientFindings
 from fairsched.engines.analysis.audit.inference import Inference
 from fairsched.engines.analysis.figures import count, digits, safe_text, share, time
+from fairsched.model.service import overlap
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,7 +149,8 @@ def gap_sentence(audit: Audit) -> str:
     """Return the largest gap: who got how much more than whom, when, and how that stands to the bound."""
     gap, evidence = audit.bounded_gap, audit.evidence
     if gap.ahead is None or gap.behind is None:
-        return "no two clients ever waited at the same time" + _bound(audit)
+        same = "clients that waited at the same time received the same"
+        return (same if overlap(evidence.waited) else "no two clients ever waited at the same time") + _bound(audit)
     where = (
         ""
         if evidence.workers == 1

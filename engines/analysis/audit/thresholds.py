@@ -95,11 +95,12 @@ def _at_least(value: Callable[[Audit, ClientFindings], float | None]) -> Figure:
 
 
 def _starved(value: Callable[[ClientFindings], float]) -> Figure:
-    """Return a figure of starvation, which a call that is kept out changes only if it took as long as that."""
+    """Return a figure of starvation, which a call of which nothing tells how long it waited changes only if it took as
+    long as that."""
 
     def figure(audit: Audit, of: ClientFindings) -> Known:
         calls, found = audit.evidence.calls, value(of)
-        long = calls.kept_out & (calls.end_ns - calls.arrival_ns >= audit.starved_after_ns)
+        long = (calls.kept_out | (calls.doubtful == 1)) & (calls.end_ns - calls.arrival_ns >= audit.starved_after_ns)
         if of is not audit.total:
             long &= np.isin(calls.client, [i for i, each in enumerate(audit.clients) if each is of])
         return Known(found, found, math.inf if long.any() else found)

@@ -23,7 +23,7 @@ class AccessLog:
 
     `first_ns` is the first token; UNKNOWN where the log has none, whether or not there was one.  `served_ns` is when
     the wait is known to have ended: when the request left the queue, else its first token; UNKNOWN where the row has
-    neither, and for a request that did not finish and has no output.  `end_ns` is never UNKNOWN.
+    neither, as a request that was refused.  `end_ns` is never UNKNOWN.
 
     `streamed` is 1, 0 or UNKNOWN.  `outcome` is an `Ending`.  `attempt` counts the tries of one request from 0: rows
     with the same request id, in order of arrival (0 without an id; equal rows are one try).

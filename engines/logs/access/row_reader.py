@@ -97,16 +97,16 @@ class RowReader:
             or (output > 0 and end == vals.UNKNOWN)
         ):
             self._missing(number, finished, found)
-        if finished or output > 0:
-            if first == vals.UNKNOWN and ttft != vals.UNKNOWN:
-                first = arrival + ttft
+        if first == vals.UNKNOWN and ttft != vals.UNKNOWN:
+            first = arrival + ttft
+        if finished or output > 0 or (outcome == vals.Ending.CANCELLED and arrival <= first < end):
             served, first, end = self._times(number, arrival, first, end, queue)
             if outcome == vals.Ending.REJECTED:
                 outcome = vals.Ending.ERROR  # what has an output was not refused
         else:
-            self._unfinished += 1
             end = arrival if end == vals.UNKNOWN else self._after(number, "end", end, arrival, "the arrival")
             served = first = vals.UNKNOWN
+        self._unfinished += not finished and output < 1
         if cached > max(prompt, 0):
             self._refuse(number, "cached_tokens", f"at most the prompt's {max(prompt, 0)} tokens", cached)
         return (

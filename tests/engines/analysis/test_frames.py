@@ -102,7 +102,7 @@ def test_an_access_log_has_a_frame_of_its_requests(tmp_path: Path, capsys: pytes
     assert main(["audit", str(log), "--to-frame", str(target)]) == 0
     assert f"Frames: {target}" in capsys.readouterr().out
     found = rows(target)
-    assert [row["outcome"] for row in found] == ["finished", "finished", "error"]
+    assert [row["outcome"] for row in found] == ["finished", "finished", "rejected"]
     assert [row["client"] for row in found[::2]] == ["a", "a"]
     assert found[1]["client"] == lines[1].client
     assert [row["admitted_ns"] and row["admitted_ns"] - row["arrival_ns"] for row in found] == [3e6, 5e6, None]

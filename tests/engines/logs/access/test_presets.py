@@ -18,7 +18,7 @@ from fairsched.engines.workloads import TraceError
 SAMPLES = Path(__file__).parent / "samples"
 READ = {
     "loads/aiperf.jsonl": ("aiperf", 20, 20),
-    "proxies/envoy-json.jsonl": ("Envoy, JSON", 24, 16),
+    "proxies/envoy-json.jsonl": ("Envoy, JSON", 24, 17),
     "loads/guidellm.json": ("guidellm", 12, 12),
     "loads/inference-perf.json": ("inference-perf", 11, 11),
     "proxies/litellm.jsonl": ("LiteLLM", 17, 10),
