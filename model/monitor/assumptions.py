@@ -34,7 +34,6 @@ class WatchedRequest:
     While it runs: `extend` of its `context` tokens are to be computed, of which `uncomputed` are left, it had
     `generated` output tokens before this admission, and `reserved` output tokens and `kv` tokens in all are promised to
     it.
-    `refunded` is what its client had been given back when it was admitted.
     """
 
     client: int
@@ -45,7 +44,6 @@ class WatchedRequest:
     uncomputed: int = 0
     reserved: int = 0
     kv: int = 0
-    refunded: int = 0
     queued: bool = False
     running: bool = False
 
@@ -56,7 +54,9 @@ class WatchedClient:
 
     `reserved` output tokens may come of its running requests, which produced `produced`; `since` cost units were
     charged since its last admission, `last` for that admission alone, and `held` output tokens for holding memory.
-    `uncomputed` input tokens of its running requests are left to compute, and `refunded` cost units were given back.
+    `uncomputed` input tokens of its running requests are left to compute.  `back` has for each of them, in the order of
+    admission, the most cost units that requests in flight at one time were given back later, as known so far: of all
+    times from its admission to that of the next.
     """
 
     waiting: int = 0
@@ -69,7 +69,7 @@ class WatchedClient:
     held: int = 0
     kv: int = 0
     uncomputed: int = 0
-    refunded: int = 0
+    back: dict[int, int] = attrs.Factory(dict)
 
 
 class AssumptionWatch:
@@ -212,7 +212,7 @@ class AssumptionWatch:
         call.running = True
         call.context = event.extend_tokens + event.cached_prefix_tokens
         call.extend, call.reserved = event.extend_tokens, event.reserved_output_tokens
-        call.refunded = account.refunded
+        account.back[event.request_id] = 0
         self._computes(call, account, event.extend_tokens)
         if self.promise.unreserved_tokens and call.most is not None and not self.promise.outputs_predicted:
             # What may come beyond what is reserved is charged, too.
@@ -339,7 +339,7 @@ class AssumptionWatch:
         cost = (after - before) * self._rates.input
         self._computes(call, account, max(more, -call.uncomputed))
         if cost < 0:
-            self._gives_back(call, account, -cost)
+            self._gives_back(event, account, -cost)
         self._charge(event, cost)
         if more > 0:
             text = f"request {event.request_id} computes {more} tokens more than planned"
@@ -406,6 +406,7 @@ class AssumptionWatch:
             self._outstanding -= call.reserved - here
             account.kv -= call.kv
             self._computes(call, account, -call.uncomputed)
+            self._ends(event.request_id, account)
             call.running = False
             self._running -= 1
         if call.most is not None and generated > call.most:
@@ -415,6 +416,17 @@ class AssumptionWatch:
                 self.breach(theorem.MEM_RESERVE, event.time_ns, text)
         call.generated = generated
         return call
+
+    def _ends(self, request_id: int, account: WatchedClient) -> None:
+        """Let the time of a request count for the one admitted before it, beside which it was in flight."""
+        before = None
+        for each in account.back:
+            if each == request_id:
+                break
+            before = each
+        most = account.back.pop(request_id, 0)
+        if before is not None:
+            account.back[before] = max(account.back[before], most)
 
     def preempted(self, event: ev.Preempted) -> None:
         """Let a request wait again."""
@@ -431,7 +443,7 @@ class AssumptionWatch:
         """Take out a request, and give back what was not computed for it."""
         cost = event.uncomputed_tokens * self._rates.input if event.was_running else 0
         if cost:
-            self._gives_back(self._call(event.request_id, event.client), self._accounts[event.client], cost)
+            self._gives_back(event, self._accounts[event.client], cost)
         self._charge(event, -cost)
         if not event.was_running:
             self.gone(event)
@@ -449,13 +461,14 @@ class AssumptionWatch:
         if call is not None and call.queued:
             self._leaves(call.client, event.time_ns)
 
-    def _gives_back(self, call: WatchedRequest, account: WatchedClient, cost: int) -> None:
-        """Give back to a running request a part of its charge.
-
-        All that its client is given back from its admission on was charged for requests that ran beside it.
-        """
-        account.refunded += cost
-        self._gaps.gave_back(call.client, account.refunded - call.refunded)
+    def _gives_back(self, event: ev.Settled | ev.Cancelled | ev.Migrated, account: WatchedClient, cost: int) -> None:
+        """Give back to a running request a part of its charge: it was in flight at all times since its admission."""
+        since = False
+        for request_id in account.back:
+            since = since or request_id == event.request_id
+            if since:
+                account.back[request_id] += cost
+        self._gaps.gave_back(event.client, max(account.back.values(), default=0))
 
     def _refund(self, event: ev.Settled | ev.Cancelled | ev.Migrated, cost: int, why: str) -> None:
         text = f"request {event.request_id} {why}: {cost} cost units are given back to client {event.client}"

@@ -2,12 +2,13 @@
 
 from itertools import permutations
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.events import ClientConfigured, Event
+from fairsched.model.events import Admitted, Cancelled, ClientConfigured, Event, Migrated, Settled
 from fairsched.model.monitor import ClusterMonitor, Monitor, MonitorReport, Promise
 from fairsched.model.monitor.gap import Lags, PairGaps
 from fairsched.model.service import Charging, backlogs, charges, concatenate, tables
@@ -122,3 +123,59 @@ def test_many_clients(moves: list[tuple[int, bool, int]]) -> None:
                 leads = [row[client] - row[other] for row, _ in history[start:]] + [service[client] - service[other]]
                 largest = max(largest, int(np.ptp(leads)))
     assert gaps.largest.cost == largest
+
+
+def most_given_back(events: list[Event]) -> dict[int, int]:
+    """By client, the most that is given back, at any time to come, of what is in flight at one time; from hindsight."""
+    admissions: dict[int, tuple[int, int]] = {}
+    returned: list[tuple[int, int, int, int]] = []
+    for now, event in enumerate(events):
+        if isinstance(event, Admitted):
+            admissions[event.request_id] = (now, event.extend_tokens)
+        elif isinstance(event, Settled) and event.request_id in admissions:
+            since, planned = admissions[event.request_id]
+            returned.append((event.client, since, now, planned - event.extend_tokens))
+            admissions[event.request_id] = (since, event.extend_tokens)
+        elif isinstance(event, Cancelled | Migrated) and event.was_running:
+            returned.append((event.client, admissions[event.request_id][0], now, event.uncomputed_tokens))
+    most: dict[int, int] = {}
+    for now in range(len(events)):
+        for client in {each[0] for each in returned}:
+            held = sum(
+                cost for who, since, until, cost in returned if who == client and since <= now < until and cost > 0
+            )
+            most[client] = max(most.get(client, 0), held)
+    return {client: cost for client, cost in most.items() if cost}
+
+
+@given(runs())
+def test_what_is_given_back_is_the_most_that_was_in_flight_at_one_time(events: list[Event]) -> None:
+    """B of each client, and what it adds to both bounds, are those of the theorem, known only from hindsight."""
+    held = attrs.evolve(promise(Charging(), 1000, 2000), refunds_widen=True)
+    events = [event for event in events if event.worker == 0]
+    for report in watched(events, held):
+        most = most_given_back(events)
+        assert {client: cost for client, cost in report.given_back.items() if cost} == most
+        assert report.widening == sum(sorted(most.values())[-2:])
+        assert (report.gap_bound, report.lag_bound) == (1000 + report.widening, 2000 + report.widening)
+
+
+def test_requests_that_are_cancelled_one_after_the_other_widen_no_bound_together() -> None:
+    """A client keeps one request open and cancels a hundred others, of 10 tokens each: 10 and the open one's 1 were in
+    flight at one time."""
+    events: list[Event] = [arrived(0, 0, 0), admitted(0, 0, 0, 11)]
+    for request in range(1, 101):
+        events += [arrived(0, request, 0), admitted(0, request, 0, 10), Cancelled(0, 0, request, 0, True, 10, 0)]
+    events.append(Cancelled(0, 0, 0, 0, True, 1, 0))
+    [report] = watched(events, attrs.evolve(promise(Charging(), 1000), refunds_widen=True))
+    assert (report.given_back, report.widening) == ({0: 11}, 11)
+
+
+def test_what_one_client_had_before_a_change_of_units_is_forgotten() -> None:
+    """A restart begins every interval anew, with no client's lead from before."""
+    lags = Lags()
+    lags.charge((1,), (10,), 0)
+    lags.join(0)
+    lags.charge((1,), (3,), 1)
+    lags.restart()
+    assert lags.charge((1,), (5,), 2).cost == 5

@@ -136,3 +136,33 @@ def test_a_call_that_names_no_limit_is_given_far_more_than_is_usual() -> None:
     world.taught(1000)
     assert world.window.ample_outputs(0, 100, 4096) == 8000
     assert world.window.ample_outputs(0, 5000, 4096) == 5000
+
+
+def test_a_call_that_was_given_back_teaches_nothing() -> None:
+    """What a client's calls usually have is known from those that were computed."""
+    world = World().taught(100)
+    usual = world.window._reservations.usual(0)
+    for request in range(80):
+        world.window.arrive(request, 0, 1, 100, SECOND_NS)
+        world.window.admit(SECOND_NS)
+        world.window.give_back(request, SECOND_NS)
+    assert world.window._reservations.usual(0) == usual == 100
+
+
+def test_calls_without_outputs_are_learned() -> None:
+    """A client whose calls have none is expected to have none."""
+    world = World()
+    for request in range(40):
+        world.window.arrive(request, 0, 1, 100, 0)
+        world.window.admit(0)
+        world.window.finish(request, 1, 0, SECOND_NS)
+    assert world.window._reservations.usual(0) == 0
+
+
+@pytest.mark.parametrize("last", [60, 90, 1])
+def test_w_does_not_follow_a_server_that_shrinks(last: int) -> None:
+    """What was in flight while it was larger is charged to the same window, so W stays the most that ever was."""
+    world = World(tokens=100)
+    world.window.resize(0, Share(200), 0)
+    world.window.resize(0, Share(last + 1), 0)
+    assert world.window.tokens == 200
