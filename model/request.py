@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from fairsched.model import short_repr
 from fairsched.model.pricing import WEIGHT_MAX, accepted
 
 KEY_BYTES = 8
@@ -24,6 +25,8 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     `keys` holds `KEY_BYTES` bytes a block; two prompts share a prefix exactly as long as their keys agree from the
     start.  An empty `keys` shares nothing (a trace that carries lengths only).
     """
+
+    __repr__ = short_repr
 
     tokens: int
     block_tokens: int = 1
@@ -141,6 +144,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     LoRA adapter that it runs with; unset for none.
     """
 
+    __repr__ = short_repr
+
     id: int
     client: int
     arrival_ns: int
@@ -181,6 +186,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     gives up, None for never.
     """
 
+    __repr__ = short_repr
+
     request: Request
     output_tokens: int
     after: tuple[int, ...] = ()
@@ -202,6 +209,8 @@ class Workload(msgspec.Struct, frozen=True):
     `clients[i].id == i`.  `notes` are sentences a report must show: how clients were assigned, where
     `max_output_tokens` came from, what was scaled.
     """
+
+    __repr__ = short_repr
 
     name: str
     jobs: Sequence[Job]

@@ -13,38 +13,50 @@ import attrs
 
 from fairsched.policies import batching as steps
 from fairsched.policies import gates, orders
-from fairsched.policies.local import ComposedPolicy, PredictedBatches, SimilarLength
+from fairsched.policies.local import ComposedPolicy, PredictedBatches, SimilarLength, parameters, parts_with
 from fairsched.policies.offline import PrefixGroupOrder
+from fairsched.policies.validators import meant
 
 _KEYWORD = Parameter.KEYWORD_ONLY
 OPTIMISTIC = partial(steps.Chunked, reserve="optimistic")
 """Chunked prefill that admits a request when its prompt fits, and lets outputs grow."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, init=False)
 class _Composition(ComposedPolicy):
-    """A policy whose class statement names its parts; those that it does not name are its parent's."""
+    """A policy whose class statement names its parts; those that it does not name are its parent's.
+
+    A part is given whole (`gate=DeficitGate(quantum=512)`) or by its parameters (`quantum=512`).
+    """
 
     __signature__: ClassVar[Signature]
-    """With the parts' defaults, which `help` and the reference show."""
+    """With the parts' defaults and their parameters, which `help` and the reference show."""
     made_of: ClassVar[dict[str, Callable[[], Any]]] = {
         "order": orders.Arrival,
         "gate": gates.OpenGate,
         "batching": steps.Chunked,
     }
 
-    name: str = attrs.field(default=attrs.Factory(lambda self: self.made_of["name"](), takes_self=True))
-    order: orders.Order = attrs.field(default=attrs.Factory(lambda self: self.made_of["order"](), takes_self=True))
-    gate: gates.AnyGate = attrs.field(default=attrs.Factory(lambda self: self.made_of["gate"](), takes_self=True))
-    batching: steps.Batching = attrs.field(
-        default=attrs.Factory(lambda self: self.made_of["batching"](), takes_self=True)
-    )
+    def __init__(self, **given: Any) -> None:
+        made = {part: given.pop(part) if part in given else make() for part, make in self.made_of.items()}
+        self.__attrs_init__(**made)
+        if not given:
+            return
+        known = parameters(self)
+        for parameter in given:
+            if parameter not in known or parameter in made:
+                raise TypeError(meant(f"parameter of {type(self).__name__}", parameter, dict.fromkeys([*made, *known])))
+        self.__attrs_init__(**made | parts_with(self, self.batching, given))
 
     def __init_subclass__(cls, *, name: str = "", **parts: Callable[[], Any]) -> None:
         named = {"name": lambda: name} if name else {}
         cls.made_of = {**cls.made_of, **named, **parts}
-        defaults = {part: make() for part, make in cls.made_of.items()}
-        cls.__signature__ = Signature([Parameter(part, _KEYWORD, default=made) for part, made in defaults.items()])
+        if "name" in cls.made_of:
+            made = {part: make() for part, make in cls.made_of.items()}
+            defaults = made | parameters(cls()) | made  # parts first
+            cls.__signature__ = Signature(
+                [Parameter(part, _KEYWORD, default=value) for part, value in defaults.items()]
+            )
 
 
 # --- arrival, size, locality, without a gate ------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The policies that ship, by name: what a command line lists, and how it sets their parameters.
 
-A policy's parameters are the fields of its order, its gate and its batching rule, by their names; `input_rate` and
-`output_rate` are the gate's rates, `batching` names the rule itself.
+Read `policies.local.parameters` for what a policy's parameters are.
 """
 
 import importlib
@@ -10,12 +9,11 @@ from typing import Any, TypeVar, cast
 
 import attrs
 
-from fairsched.model.pricing import Rates
 from fairsched.policies import gates, placement, routers
-from fairsched.policies.base import AnyClusterPolicy, AnyRouter
+from fairsched.policies.base import AnyClusterPolicy, AnyRouter, ClusterPolicy
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import COMPOSITIONS
-from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.local import ComposedPolicy, Value, changed, parameters, parts_with, settable
 from fairsched.policies.validators import WHOLE_MAX, meant, whole_number
 
 LOCAL_POLICIES: dict[str, ComposedPolicy] = {policy.name: policy for policy in (make() for make in COMPOSITIONS)}
@@ -55,9 +53,11 @@ _HOLDING: tuple[AnyClusterPolicy, ...] = (
 CLUSTER_POLICIES: dict[str, AnyClusterPolicy] = {**ROUTERS, **{each.name: each for each in _HOLDING}}
 """What may stand before the workers, by name: routers, and policies that hold requests."""
 
-Value = int | str | None
-"""What a parameter may be."""
 Placing = TypeVar("Placing", bound=AnyClusterPolicy)
+__all__ = [
+    "CLUSTER_POLICIES", "GATES", "LOCAL_POLICIES", "ROUTERS", "UnknownNameError", "Value", "cluster_policy", "imported",
+    "local_policy", "parameters", "router_parameters", "router_with", "unknown", "with_parameters"
+]  # fmt: skip
 
 
 class UnknownNameError(ValueError):
@@ -70,7 +70,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UnknownNameError:
 
 
 def imported(name: str) -> object:
-    """Return what `module:attribute` names; a class of composed policies is called without arguments.
+    """Return what `module:attribute` names; a class of policies or routers is called without arguments.
 
     Raises `ValueError` where there is no such thing, and for whatever the module raises.
     """
@@ -78,15 +78,24 @@ def imported(name: str) -> object:
     what = "imported"
     try:
         found: object = getattr(importlib.import_module(module), attribute)
-        if isinstance(found, type) and issubclass(found, ComposedPolicy):
+        if isinstance(found, type) and issubclass(found, ComposedPolicy | ClusterPolicy):
             what = "made without arguments"
             make: Callable[[], object] = found
             return make()
     except (Exception, SystemExit) as error:
         # A module runs as it is imported, and its author may make any mistake.
         kind = "" if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: "
-        raise ValueError(f"policy {name!r} cannot be {what}: {kind}{error}") from error
+        raise ValueError(f"{name!r} cannot be {what}: {kind}{error}") from error
     return found
+
+
+def _own(name: str, kind: type, what: str) -> Any:
+    """Return what `module:attribute` names, if it is of that kind."""
+    own = imported(name)
+    if not isinstance(own, kind):
+        found = f"the class {own.__qualname__}" if isinstance(own, type) else f"a {type(own).__name__}"
+        raise ValueError(f"{what} {name!r} is {found}; a {what} of your own is a {kind.__name__}, or a class of them")
+    return own
 
 
 def local_policy(name: str) -> ComposedPolicy:
@@ -101,11 +110,7 @@ def local_policy(name: str) -> ComposedPolicy:
     'vtc'
     """
     if ":" in name:
-        own = imported(name)
-        if not isinstance(own, ComposedPolicy):
-            kind = f"the class {own.__qualname__}" if isinstance(own, type) else f"a {type(own).__name__}"
-            raise ValueError(f"policy {name!r} is {kind}; a policy of your own is a ComposedPolicy, or a class of them")
-        return own
+        return cast("ComposedPolicy", _own(name, ComposedPolicy, "policy"))
     base, plus, gate = name.partition("+")
     if base not in LOCAL_POLICIES:
         raise unknown("policy", base, LOCAL_POLICIES)
@@ -117,30 +122,6 @@ def local_policy(name: str) -> ComposedPolicy:
     return cast("ComposedPolicy", attrs.evolve(policy, name=name, gate=GATES[gate]))
 
 
-def parameters(policy: ComposedPolicy) -> dict[str, Value]:
-    """Return the policy's parameters and their values."""
-    values: dict[str, Value] = {"batching": policy.batching.name}
-    for part in (policy.order, policy.gate, policy.batching):
-        for name in _fields(type(part)):
-            value = getattr(part, name)
-            if isinstance(value, Rates):
-                values |= {"input_rate": value.input, "output_rate": value.output}
-            else:
-                values[name] = value
-    return values
-
-
-def _fields(kind: type) -> list[str]:
-    """Return the fields that may be set as text: none that follow from others, none with `metadata={"text": False}`."""
-    fields = attrs.fields(cast("type[attrs.AttrsInstance]", kind))
-    return [field.name for field in fields if field.init and field.metadata.get("text", True)]
-
-
-def _changed(part: Any, values: Mapping[str, Any]) -> Any:
-    """Return the part with those of the values that it has a field for."""
-    return attrs.evolve(part, **{name: values[name] for name in _fields(type(part)) if name in values})
-
-
 def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> ComposedPolicy:
     """Return the policy with parameters set from text.
 
@@ -150,23 +131,32 @@ def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> Compose
     batching: Any = policy.batching
     if given.get("batching") in BATCHINGS:
         # Another batching rule may have parameters of its own, and keeps the values of those that both have.
-        batching = _changed(BATCHINGS[given["batching"]](), {n: getattr(batching, n) for n in _fields(type(batching))})
+        batching = changed(BATCHINGS[given["batching"]](), {n: getattr(batching, n) for n in settable(type(batching))})
     known = parameters(policy) | parameters(attrs.evolve(policy, batching=batching))
-    values: dict[str, Any] = _parsed(policy, "policy", given, known)
+    values = _parsed(policy, "policy", given, known)
     if "batching" in given and given["batching"] not in BATCHINGS:
         raise unknown("batching rule", given["batching"], BATCHINGS)
-    batching = _changed(batching, values)
-    rates = policy.gate.rates
-    values["rates"] = Rates(values.get("input_rate", rates.input), values.get("output_rate", rates.output))
-    if "quantum" in known:
-        values.setdefault("quantum", 2 * batching.max_batched_tokens)
-    order, gate = _changed(policy.order, values), _changed(policy.gate, values)
-    return attrs.evolve(policy, order=order, gate=gate, batching=batching)
+    return attrs.evolve(policy, **parts_with(policy, batching, values))
+
+
+def cluster_policy(name: str) -> AnyClusterPolicy:
+    """Return a shipped router, or another cluster policy, by its name, or your own by `module:attribute`.
+
+    Raises `UnknownNameError`, or `ValueError` where the module or the attribute is no router.
+
+    >>> cluster_policy("fairsched.policies.routers:E2").name
+    'e2'
+    """
+    if ":" in name:
+        return cast("AnyClusterPolicy", _own(name, ClusterPolicy, "router"))
+    if name not in CLUSTER_POLICIES:
+        raise unknown("router", name, CLUSTER_POLICIES)
+    return CLUSTER_POLICIES[name]
 
 
 def router_parameters(router: AnyClusterPolicy) -> dict[str, Value]:
     """Return the router's parameters and their values."""
-    return {name: getattr(router, name) for name in _fields(type(router))}
+    return {name: getattr(router, name) for name in settable(type(router))}
 
 
 def router_with(router: Placing, given: Mapping[str, str]) -> Placing:
@@ -175,7 +165,7 @@ def router_with(router: Placing, given: Mapping[str, str]) -> Placing:
     Raises `UnknownNameError` for a parameter that the router does not have, `ValueError` for a value that it cannot
     have.
     """
-    return cast("Placing", _changed(router, _parsed(router, "router", given, router_parameters(router))))
+    return cast("Placing", changed(router, _parsed(router, "router", given, router_parameters(router))))
 
 
 def _parsed(

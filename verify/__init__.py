@@ -11,11 +11,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from fairsched.model import extra_named
+
 if TYPE_CHECKING:
     from fairsched.verify.report import Report
 
 
 class _Callable(ModuleType):
+    @extra_named()
     def __call__(self, *arguments: object, **options: object) -> "Report":
         from fairsched.verify.report import verify
 

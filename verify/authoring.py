@@ -12,8 +12,8 @@ are no events here, see `FairGate`: work that is cancelled, and weights that cha
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import product
 from math import lcm
 from types import MemberDescriptorType
@@ -145,8 +145,24 @@ class FairGate(KernelGate):
 
     @property
     def gap_theorems(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The promises that bound a gap."""
-        return tuple(promise.name for promise in self.promises if promise.most is not None)
+        """The promises that bound a gap; none of kernels that no proof can read."""
+        return () if self.breaches() else tuple(promise.name for promise in self.promises if promise.most is not None)
+
+    @classmethod
+    @cache
+    def breaches(cls) -> tuple[str, ...]:
+        """What is not written in the algebra's words, of which nothing can be proved."""
+        own = (cls.choose, *cls.fast.values(), *(each for event in EVENTS for each in cls.kernels(event).values()))
+        return tuple(v.violations(own))
+
+    def cautions(self, _kv_capacity_tokens: int, _needs: Sequence[int] = ()) -> tuple[str, ...]:
+        """That a promise is a claim until it is proved, or why it cannot be."""
+        name = type(self).__name__
+        if found := self.breaches():
+            return (f"Gate {name} has no bound, since nothing can be proved of it: {found[0]}.",)
+        if self.gap_theorems:
+            return (f"The bound of gate {name} is what its author claims: fairsched verify decides it.",)
+        return ()
 
     def _cost(self, promise: Promise, _quantum_f: int, charge_f: int, _quantum_g: int, charge_g: int) -> int:
         bound, _, _ = self._bound(promise, (1, 1), (charge_f, charge_g))

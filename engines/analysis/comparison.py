@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fairsched.engines.analysis.figures import Compared
+from fairsched.model import extra_named, short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,11 +24,14 @@ class Comparison(Compared):
     ([20, 20], True)
     """
 
+    __repr__ = short_repr
+
     @property
     def complete(self) -> bool:
         """Whether every run came to its end; after an interrupt the last one holds what happened until then."""
         return bool(self.trace.get("complete", True))
 
+    @extra_named()
     def table(self, width: int = 110) -> str:
         """Return the table of `fairsched compare` as text, with what its figures mean.  Needs rich."""
         from fairsched.engines.analysis.table import open_console, print_comparison
@@ -40,6 +44,7 @@ class Comparison(Compared):
         """Return the document of `fairsched compare --json`: plain values, None where there was nothing to measure."""
         return {"fairsched": self.version, "trace": dict(self.trace), "runs": [run.to_json() for run in self.runs]}
 
+    @extra_named()
     def to_frame(self) -> "pa.Table":
         """Return an Arrow table: a row for each run by its label (`run`), a column for each figure (`ttft_us.p99`).
 
@@ -50,6 +55,7 @@ class Comparison(Compared):
         rows = [{"run": label} | dict(_flat(run.to_json())) for label, run in self.named()]
         return Table.from_pydict({name: [row.get(name) for row in rows] for row in rows for name in row})
 
+    @extra_named()
     def report(self, folder: str | Path) -> Path:
         """Write the HTML report with plots into a folder, which is made if need be, and return its path.
 

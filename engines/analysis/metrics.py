@@ -26,7 +26,7 @@ from fairsched.engines.analysis.assumptions import watched
 from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes
 from fairsched.engines.analysis.series import KvSamples, Series
 from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
-from fairsched.model import service
+from fairsched.model import html_table, service, short_repr
 from fairsched.model.events import Admitted, Event
 from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import ClusterMonitor, Finding
@@ -215,6 +215,8 @@ class Run:
     became of each request, as columns.
     """
 
+    __repr__ = short_repr
+
     policy: str
     router: str
     params: Mapping[str, object]
@@ -244,6 +246,14 @@ class Run:
     organisations: ByOrganisation | None = None
     programs: Programs | None = None
     requests: service.Table = attrs.field(factory=dict, eq=False, repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the clients, which notebooks show."""
+        rows = []
+        for name, one in self.clients.items():
+            waits = [f"{(us or 0) / 1e6:.2f} s" for us in (one.ttft_us.p50, one.ttft_us.p99)]
+            rows.append((name, f"{one.requests:,}", f"{one.finished:,}", *waits))
+        return html_table((self.policy, "requests", "finished", "TTFT p50", "TTFT p99"), rows)
 
     @property
     def is_binding(self) -> bool | None:

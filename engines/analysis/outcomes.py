@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fairsched.engines.analysis.phases import PHASES, pause_times, phase_times, token_gaps
 from fairsched.engines.analysis.series import CLIENTS_MAX, Series, cumulative, responses, thinned
 from fairsched.model import events as ev
+from fairsched.model import short_repr
 from fairsched.model.algebra import Bools
 from fairsched.model.machine import LatencyModel
 from fairsched.model.pricing import COMMON
@@ -63,6 +64,8 @@ class PhaseTimes:
 @attrs.frozen
 class Measures:
     """What is measured of a whole run and of each client alone; a client's rates are over its own makespan."""
+
+    __repr__ = short_repr
 
     requests: int
     """Requests of the workload."""

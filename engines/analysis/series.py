@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from fairsched.model import short_repr
 from fairsched.model.service import Ints
 
 Floats = npt.NDArray[np.float64]
@@ -55,6 +56,8 @@ class Series:
     `ttft_us` are quantiles of the TTFT at `np.linspace(0, 1, len(ttft_us))`. `kv[worker]` has the columns seconds,
     used, cached, capacity (tokens).
     """
+
+    __repr__ = short_repr
 
     clients: tuple[int, ...]
     service_s: Floats

@@ -13,6 +13,7 @@ import numpy as np
 
 from fairsched.engines.files import whole_file
 from fairsched.engines.workloads import BatchJobs, Progress, read_batch
+from fairsched.model import short_repr
 from fairsched.model.algebra import Ints
 from fairsched.policies.offline import Grouping, GroupOrder, PrefixGroups, batch_tree, group_places, groups_by
 
@@ -46,6 +47,8 @@ class BatchSummary:
 @attrs.frozen(eq=False)
 class BatchOrder:
     """The jobs of a batch, their groups, and the place of each job's group."""
+
+    __repr__ = short_repr
 
     jobs: BatchJobs
     groups: PrefixGroups

@@ -16,6 +16,7 @@ from fairsched.engines.analysis import Measures, time
 from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
 from fairsched.engines.capacity.sizing import Sizing, fewest, measured
 from fairsched.engines.workloads import WorkerSpec
+from fairsched.model import short_repr
 from fairsched.model.machine import DEFAULT_PRESET, LatencyModel
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.base import AnyClusterPolicy
@@ -49,6 +50,8 @@ class SizeOption:
 @attrs.frozen
 class CapacityPlan:
     """The chosen size, and for Aladdin and every other router the fewest workers of it that keep the targets."""
+
+    __repr__ = short_repr
 
     workload: Workload
     slo: Slo

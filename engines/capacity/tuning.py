@@ -18,6 +18,7 @@ from fairsched.engines.capacity.point import PointRun, TunedPoint, WaitOf
 from fairsched.engines.capacity.quantum import STEP_TOKENS, Quanta, Traffic, fitting
 from fairsched.engines.capacity.sizing import last_place
 from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, run_tasks, tell
+from fairsched.model import short_repr
 from fairsched.model.request import Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
@@ -35,6 +36,8 @@ class Tuning:
     `measured` keeps the target in the simulation, `proved` also by theorem at the stated rate; None where none does.
     `nearest` and `nearest_proved` come closest to it; `require` says which of the first two is `chosen`.
     """
+
+    __repr__ = short_repr
 
     points: tuple[TunedPoint, ...]
     max_wait_us: float

@@ -15,7 +15,8 @@ from fairsched.engines.logs import CanonicalLog
 from fairsched.engines.simulation.control_plane import Reports
 from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.simulator import Simulator
-from fairsched.engines.workloads import Change, Join, KvLink, WorkerSpec, described
+from fairsched.engines.workloads import Change, Join, KvLink, WorkerSpec, described, rate_cautions
+from fairsched.model import short_repr
 from fairsched.model.events import Event
 from fairsched.model.machine import DEFAULT_PRESET, GPUS, PRESETS, LatencyModel, PresetError, check, decoded, preset
 from fairsched.model.request import Workload
@@ -23,7 +24,14 @@ from fairsched.model.service import Tables
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, Limits
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import CLUSTER_POLICIES, local_policy, router_with, unknown, with_parameters
+from fairsched.policies.registry import (
+    CLUSTER_POLICIES,
+    cluster_policy,
+    local_policy,
+    router_with,
+    unknown,
+    with_parameters,
+)
 from fairsched.policies.validators import whole_number
 
 NOTHING: Mapping[str, object] = {}
@@ -76,6 +84,8 @@ class Cluster:
     >>> Cluster("llama-3.1-8b-a100", workers=2, kv_capacity_tokens=65_536).facts()["workers"]
     2
     """
+
+    __repr__ = short_repr
 
     latency: LatencyModel = attrs.field(default=PRESETS[DEFAULT_PRESET], converter=latency_model)
     workers: int | tuple[WorkerSpec, ...] = 1
@@ -220,12 +230,8 @@ def name_of(policy: str | AnyLocalPolicy | AnyClusterPolicy) -> str:
 
 
 def router_of(name: str | AnyClusterPolicy) -> AnyClusterPolicy:
-    """Return the router (or other cluster policy) of that name; raises `UnknownNameError`."""
-    if not isinstance(name, str):
-        return name
-    if name not in CLUSTER_POLICIES:
-        raise unknown("router", name, CLUSTER_POLICIES)
-    return CLUSTER_POLICIES[name]
+    """Return the router (or other cluster policy) of that name, as `cluster_policy` does."""
+    return cluster_policy(name) if isinstance(name, str) else name
 
 
 def simulate(
@@ -343,7 +349,8 @@ def run_one(
     said = None if run.predictor is None else run.predictor.title
     wall_s = time.perf_counter() - started
     needs = [job.request.prompt_tokens + job.request.max_output_tokens for job in workload.jobs]
-    notes = (*result.notes, *run.policy.guarantee.cautions(cluster.capacity, needs))
+    notes = (*result.notes, *rate_cautions(workload, len(cluster.specs)))
+    notes += run.policy.guarantee.cautions(cluster.capacity, needs)
     result = attrs.evolve(result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale, notes=notes)
     if keep is not None:
         keep(result, recorder.trace())

@@ -27,15 +27,47 @@ if TYPE_CHECKING:
         read_batch,
         save_workload,
     )
-    from fairsched.engines.workloads.sampling import ONE_WORKER, TokenSource, prompt_of
+    from fairsched.engines.workloads.sampling import ONE_WORKER, TokenSource, prompt_of, rate_cautions
     from fairsched.engines.workloads.sharing import shared_blocks
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "ACCOUNTS", "CLIENTS_SHOWN_MAX", "FORMATS", "GRAMMAR", "ONE_WORKER", "STDIN", "WORKLOADS", "Account", "BatchJobs",
-    "Change", "ClientSpec", "Join", "KvLink", "Lines", "Progress", "Source", "TokenSource", "TraceError", "WorkerSpec",
-    "WorkloadError", "at_rate", "described", "fleet", "generate", "lines", "load_trace", "prompt_of", "read_batch",
-    "render_info", "save_workload", "shared_blocks", "trace_info", "unknown", "with_account", "workload_of_columns",
+    "ACCOUNTS",
+    "CLIENTS_SHOWN_MAX",
+    "FORMATS",
+    "GRAMMAR",
+    "ONE_WORKER",
+    "STDIN",
+    "WORKLOADS",
+    "Account",
+    "BatchJobs",
+    "Change",
+    "ClientSpec",
+    "Join",
+    "KvLink",
+    "Lines",
+    "Progress",
+    "Source",
+    "TokenSource",
+    "TraceError",
+    "WorkerSpec",
+    "WorkloadError",
+    "at_rate",
+    "described",
+    "fleet",
+    "generate",
+    "lines",
+    "load_trace",
+    "prompt_of",
+    "rate_cautions",
+    "read_batch",
+    "render_info",
+    "save_workload",
+    "shared_blocks",
+    "trace_info",
+    "unknown",
+    "with_account",
+    "workload_of_columns",
     "worst_wait_world"
 ]  # fmt: skip

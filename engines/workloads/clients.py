@@ -9,6 +9,7 @@ import numpy as np
 from fairsched.engines.workloads.errors import WorkloadError, unknown
 from fairsched.engines.workloads.readers import TraceRow
 from fairsched.engines.workloads.sharing import continued
+from fairsched.model import short_repr
 from fairsched.model.request import Client
 
 CLIENTS_MAX = 1_000_000
@@ -27,6 +28,8 @@ class ClientSpec:
     has any: then only the weights are taken, and clients not named keep weight 1.  `paths` says that the trace's names
     are paths, ORGANISATION/KEY or ORGANISATION/USER/KEY, and the names here those of clients or groups on them.
     """
+
+    __repr__ = short_repr
 
     text: str
     names: tuple[str, ...]

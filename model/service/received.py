@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.model import events as ev
+from fairsched.model import short_repr
 from fairsched.model.pricing import COMMON, Rates, charged_tokens
 from fairsched.model.service.columns import Ints, Table, Tables
 
@@ -227,6 +228,8 @@ class Gap:
     largest gap so far between these two, as rows (time_ns, cost), the last of which is the gap.  With no two clients
     ever backlogged together, `cost` is 0 and the rest is empty.
     """
+
+    __repr__ = short_repr
 
     cost: int = 0
     worker: int | None = None

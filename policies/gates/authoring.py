@@ -429,8 +429,8 @@ class KernelGate(BoundedGate[Any]):
     refill at all, and ``refill_q``, all refills at once; ``stays``, for how many steps of `charge` a client's credit
     lasts; ``leads``, for how many steps each other client stays behind, whose number in the vector that `grows` gains
     so much less a step than the chosen client's `own`, and which goes `ahead` of equals.  With `sparse` a charge
-    changes the client that is charged and no other, and so do refunds and weights.  A subclass with another kernel does
-    not inherit closed forms that stand for its parent's.
+    changes the client that is charged and no other, and so do refunds and weights.  A subclass with another kernel
+    inherits neither theorems nor closed forms that stand for its parent's.
     """
 
     name: ClassVar[str] = "kernels"
@@ -468,6 +468,8 @@ class KernelGate(BoundedGate[Any]):
             cls.fast = {n: kernel for n, kernel in cls.fast.items() if not others & _STANDS_FOR[n.partition("_")[0]]}
         if "sparse" not in own and others & {"admit", "refund", "decode"}:
             cls.sparse = False
+        if others and "theorems" not in own and isinstance(cls.theorems, tuple):
+            cls.theorems, cls.gap_theorems = (), ()  # those of the parent are about the parent's kernels
         if "state_type" not in own and {"state", "masks", "per_weight", "over_weight", "units"} & own.keys():
             fields = [(name, Bools if name in cls.masks else Ints) for name in cls.state]
             fields += [(name, Ints) for name in (*cls.per_weight, *cls.over_weight, "weight")]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from math import lcm
+from typing import Any
 
 import attrs
 
@@ -45,10 +46,15 @@ class GateGuarantee(Guarantee):
         return self.batching.limits(kv_capacity_tokens, output_tokens_max)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        return self.gate.service_gap_bound(clients, limits) if isinstance(self.gate, gates.BoundedGate) else None
+        return None if (gate := self._bounded) is None else gate.service_gap_bound(clients, limits)
 
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
-        return self.gate.group_gap_bound(groups, limits) if isinstance(self.gate, gates.BoundedGate) else None
+        return None if (gate := self._bounded) is None else gate.group_gap_bound(groups, limits)
+
+    @property
+    def _bounded(self) -> "gates.BoundedGate[Any] | None":
+        """The gate, if a theorem says its bound."""
+        return self.gate if isinstance(self.gate, gates.BoundedGate) and self.gate.gap_theorems else None
 
     def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> sec.WorstWait | None:
         """T-wait: the longest wait on a worker with this latency model; `limits` name the largest request.

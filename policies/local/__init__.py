@@ -4,6 +4,7 @@ swapping, pausing), and what changes while it runs. Read `policy` first, then `a
 
 from fairsched.policies.local.adapters import LORA_DRAIN, LORA_PAST, AdapterSlots
 from fairsched.policies.local.admission import AdmissionPass
+from fairsched.policies.local.parameters import Value, changed, parameters, parts_with, settable
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.predicted_batches import P_S3_1, PredictedBatches, SimilarLength
 from fairsched.policies.local.preemption import displaced
@@ -15,5 +16,5 @@ from fairsched.policies.local.swapping import swapping_step
 __all__ = [
     "LORA_DRAIN", "LORA_PAST", "NO_OTHER", "P_S3_1", "P_TI_1", "P_TI_3", "AdapterSlots", "AdmissionPass",
     "AnyLocalState", "ComposedPolicy", "Foreseen", "LocalState", "MigrationError", "PredictedBatches", "SimilarLength",
-    "displaced", "keep_debts", "migrate", "swapping_step"
+    "Value", "changed", "displaced", "keep_debts", "migrate", "parameters", "parts_with", "settable", "swapping_step"
 ]  # fmt: skip

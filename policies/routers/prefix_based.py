@@ -130,20 +130,18 @@ class HeldState(msgspec.Struct, frozen=True):
 
 
 @attrs.frozen
-class LongestPrefixRouter(Router[HeldState]):
-    """The worker that holds most of the prompt; of equals the one with the fewest requests, then the lowest id.
+class PrefixRouter(Router[HeldState]):
+    """A router that chooses by what workers are said to hold; a subclass says how (`choose`).
 
-    Source: Hu et al., MemServe (2024), whose global scheduler keeps a prompt tree for each instance and takes the
-    longest match; we know its rule only.  Of equal matches, also of none, fewest requests decide, which is our
-    decision: with the lowest id alone every new prefix would go to worker 0.  A popular prefix never leaves the worker
-    where it was first, whatever the load; E2 was made against that.
-
-    O(blocks) by memcmp, O(workers) and O(log prefixes).  A worker that could not hold the request comes last.
+    It keeps the copy of the caches.  O(blocks) by memcmp, O(workers) and O(log prefixes), beside `choose`.
     """
 
-    name: ClassVar[str] = "longest-prefix"
     state_type: ClassVar[type[HeldState]] = HeldState
     follows_decoding: ClassVar[bool] = False
+
+    def choose(self, request: Request, workers: Sequence[WorkerLoad], cached: Sequence[int]) -> WorkerLoad:
+        """Return the worker of a request, of whose prompt worker i holds `cached[i]` tokens."""
+        raise NotImplementedError
 
     def init(self) -> HeldState:
         return HeldState(PrefixIndex.empty(1))
@@ -157,25 +155,39 @@ class LongestPrefixRouter(Router[HeldState]):
 
     def route(self, state: HeldState, request: Request, view: ClusterView) -> tuple[Dispatch, HeldState]:
         index, prompt = state.index, request.prompt
-        need = prompt.tokens + request.max_output_tokens
         match = index.match(prompt)
         held = match.blocks_by_worker(view.workers[-1].worker + 1)
-        chosen = min(
-            view.workers,
-            key=lambda load: (
-                load.kv_capacity_tokens < need,
-                -cached_tokens(prompt, held[load.worker]),
-                load.waiting_requests + load.running_requests,
-                load.worker,
-            ),
-        )
+        chosen = self.choose(request, view.workers, [cached_tokens(prompt, blocks) for blocks in held])
         worker, capacity = chosen.worker, chosen.kv_capacity_tokens
-        if capacity < need:
+        if capacity < prompt.tokens + request.max_output_tokens:
             return Dispatch(request.id, worker), state
         now_ns = max(view.now_ns, index.now_ns)
         index, _ = index.insert(prompt, shareable_blocks(index, prompt), worker, now_ns, hit=False, match=match)
         # What a worker holds and what is on its way to it, each at most its capacity.
         return Dispatch(request.id, worker), HeldState(trimmed(index, worker, 2 * capacity))
+
+
+@attrs.frozen
+class LongestPrefixRouter(PrefixRouter):
+    """The worker that holds most of the prompt; of equals the one with the fewest requests, then the lowest id.
+
+    Source: Hu et al., MemServe (2024), whose global scheduler keeps a prompt tree for each instance and takes the
+    longest match; we know its rule only.  Of equal matches, also of none, fewest requests decide, which is our
+    decision: with the lowest id alone every new prefix would go to worker 0.  A popular prefix never leaves the worker
+    where it was first, whatever the load; E2 was made against that.  A worker that could not hold the request comes
+    last.
+    """
+
+    name: ClassVar[str] = "longest-prefix"
+
+    def choose(self, request: Request, workers: Sequence[WorkerLoad], cached: Sequence[int]) -> WorkerLoad:
+        need = request.prompt.tokens + request.max_output_tokens
+
+        def order(load: WorkerLoad) -> tuple[bool, int, int, int]:
+            requests = load.waiting_requests + load.running_requests
+            return load.kv_capacity_tokens < need, -cached[load.worker], requests, load.worker
+
+        return min(workers, key=order)
 
 
 # --- the oracle partition ---------------------------------------------------------------------------------------------

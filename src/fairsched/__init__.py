@@ -68,16 +68,15 @@ if not TYPE_CHECKING:
         if name in __all__:
             from importlib import import_module
 
-            if name == "verify":  # a package that can be called
-                return import_module("fairsched.verify")
-            if name == "printed":
-                return import_module("fairsched.printed")
-            from fairsched.model import imported_names
+            from fairsched.model import extra_named, imported_names
 
-            module, own_name = imported_names(__name__)[name]
-            home = import_module(module)
-            # A room is a folder, which is no attribute of the one above before it is imported.
-            found = getattr(home, own_name, None) or import_module(f"{module}.{own_name}")
+            with extra_named():
+                if name in ("verify", "printed"):  # the first is a package that can be called
+                    return import_module(f"fairsched.{name}")
+                module, own_name = imported_names(__name__)[name]
+                home = import_module(module)
+                # A room is a folder, which is no attribute of the one above before it is imported.
+                found = getattr(home, own_name, None) or import_module(f"{module}.{own_name}")
             globals()[name] = found
             return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_near(name)}")

@@ -186,6 +186,11 @@ def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> N
             ["compare", "--policies", "fairsched.policies.gates:DeficitGate"],
             "is the class DeficitGate; a policy of your own is a ComposedPolicy, or a class of them",
         ),
+        (["compare", "--routers", "no_such_module:Router"], "cannot be imported"),
+        (
+            ["compare", "--routers", "fairsched.policies.gates:DeficitGate"],
+            "is the class DeficitGate; a router of your own is a ClusterPolicy, or a class of them",
+        ),
         (["compare", "--routers", "round_robin"], "did you mean round-robin"),
         (["compare", "--routers", "sal", "--set", "sal.pol_us=1"], "did you mean poll_us"),
         (["compare", "--routers", "sal", "--set", "sal.poll_us=-1"], "at least 0"),
@@ -292,7 +297,7 @@ def test_an_interrupt_keeps_what_was_computed(tmp_path: Path) -> None:
     target = tmp_path / "figures.json"
     arguments = ["compare", "tree-of-thoughts:trees=240", "--policies", "lpm,dlpm,vtc,fcfs", "--jobs", "1"]
     logs = tmp_path / "logs"
-    command = [sys.executable, "-m", "fairsched.cli", *arguments, "--json", str(target), "--log", str(logs)]
+    command = [sys.executable, "-m", "fairsched", *arguments, "--json", str(target), "--log", str(logs)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -307,3 +312,26 @@ def test_an_interrupt_keeps_what_was_computed(tmp_path: Path) -> None:
     document = json.loads(target.read_text())
     assert document["trace"]["complete"] is False
     assert 1 <= len(document["runs"]) <= 4
+
+
+def test_a_router_of_yours_is_named_by_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A class or a value, with parameters set as of one that ships, and it decides alike."""
+    (tmp_path / "my_routers.py").write_text(
+        "from fairsched.policies.routers import SAL\nclass Mine(SAL):\n    name = 'mine'\nvalue = SAL(poll_us=7)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    figures = tmp_path / "figures.json"
+    given = [
+        "--routers",
+        "sal,my_routers:Mine,my_routers:value",
+        "--set",
+        "my_routers:Mine.poll_us=7",
+        "--workers",
+        "2",
+    ]
+    assert main(["compare", "demo", "--policies", "fcfs", "--limit", "60", "--json", str(figures), *given]) == 0
+    runs = json.loads(figures.read_text())["runs"]
+    assert len(runs) == 3
+    assert runs[1]["log_sha256"] == runs[2]["log_sha256"]

@@ -412,7 +412,7 @@ def test_a_process_serves_reads_again_and_drains(tmp_path: Path) -> None:
     Its status is for a caller with an admin key."""
     head = f'status = true\nadmin_keys = ["{hashed_key("sk-admin")}"]\n'
     path, report = written(tmp_path, head + PLAIN), tmp_path / "report.json"
-    command = [sys.executable, "-m", "fairsched.cli", "gateway", str(path), "--report", str(report)]
+    command = [sys.executable, "-m", "fairsched", "gateway", str(path), "--report", str(report)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None

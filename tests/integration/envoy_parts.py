@@ -144,7 +144,7 @@ class Stack:
     def start_picker(self) -> None:
         """Start a picker, again."""
         report = ["--report", str(self._folder / "status.json")]
-        self._said("-m", "fairsched.cli", "gateway", "--picker", str(self._folder / "picker.toml"), *report)
+        self._said("-m", "fairsched", "gateway", "--picker", str(self._folder / "picker.toml"), *report)
         self.picker = self._running[-1]
 
     def kill_picker(self) -> None:

@@ -349,7 +349,7 @@ def test_the_command_serves_reloads_and_drains(tmp_path: Path) -> None:
     path, report = tmp_path / "picker.toml", tmp_path / "report.json"
     text = f'listen = "127.0.0.1:0"\n[pool]\nwindow_tokens = 100\nendpoints = ["{A}"]\n'
     path.write_text(text)
-    command = [sys.executable, "-m", "fairsched.cli", "gateway", "--picker", str(path), "--report", str(report)]
+    command = [sys.executable, "-m", "fairsched", "gateway", "--picker", str(path), "--report", str(report)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

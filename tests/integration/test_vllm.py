@@ -349,7 +349,7 @@ def test_the_engine_core_in_its_own_process_is_configured_and_leaves_a_log(model
     assert said["clients"]["light"]["weight"] == 2
     assert said["clients"]["heavy"]["decode_tokens"] == 16 * 32
     replayed = subprocess.run(
-        [sys.executable, "-m", "fairsched.cli", "audit", str(log), "--replay"],
+        [sys.executable, "-m", "fairsched", "audit", str(log), "--replay"],
         capture_output=True,
         text=True,
         check=False,

@@ -49,6 +49,22 @@ def bound(gate: FairGate, *weights: int) -> int | None:
 # --- the bound --------------------------------------------------------------------------------------------------------
 
 
+def test_a_promise_that_no_proof_can_read_is_no_bound() -> None:
+    """A gate whose kernels leave the algebra has no bound, and the run says which words; another one's is a claim."""
+
+    class Decays(Allowance):
+        @staticmethod
+        def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+            return q // 2 - charge  # type: ignore[operator]
+
+    run = fs.simulate(fs.generate("demo", limit=40), policy(Decays()))
+    assert run.service_gap_bound is None
+    assert any("'q // 2' is not written in the algebra's words" in note for note in run.notes)
+    claimed = fs.simulate(fs.generate("demo", limit=40), policy(Allowance()))
+    assert claimed.service_gap_bound is not None
+    assert any("fairsched verify decides it" in note for note in claimed.notes)
+
+
 def test_a_promise_is_a_number_in_each_configuration() -> None:
     """The same term that is proved: 2 (allowance - 1) + 2 U, with the U of the worker's memory."""
     gate = Allowance()

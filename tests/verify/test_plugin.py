@@ -88,7 +88,7 @@ def test_the_counterexample_is_kept_and_replays(proved: tuple[Path, str]) -> Non
     """The command that the failure prints runs it again."""
     project, printed = proved
     commands = [line.split()[1:] for line in printed.splitlines() if line.startswith("fairsched verify --replay ")]
-    replayed = [_python(project, "-m", "fairsched.cli", *command) for command in commands]
+    replayed = [_python(project, "-m", "fairsched", *command) for command in commands]
     assert all(done.returncode == 0 for done in replayed), [done.stderr for done in replayed]
     assert any("broken there: close" in done.stdout for done in replayed), printed
 

@@ -25,6 +25,7 @@ import attrs
 import msgspec
 
 from fairsched.model import machine as model_latency
+from fairsched.model import short_repr
 from fairsched.model.request import Client
 from fairsched.model.theorem import EQUAL_QUANTA, Theorem
 from fairsched.policies.base import Limits
@@ -40,6 +41,8 @@ KV_TOKENS_MIN = 2
 @attrs.frozen
 class Deployment:
     """What bounds rest on: the worker, the largest request, the clients' weights by name, parameters by policy."""
+
+    __repr__ = short_repr
 
     latency: model_latency.LatencyModel = model_latency.PRESETS[model_latency.DEFAULT_PRESET]
     kv_capacity_tokens: int = model_latency.PRESETS[model_latency.DEFAULT_PRESET].kv_capacity_tokens

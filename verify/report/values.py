@@ -12,6 +12,7 @@ from time import perf_counter
 import attrs
 import msgspec
 
+from fairsched.model import short_repr
 from fairsched.model.theorem import Theorem
 from fairsched.verify import proofs
 from fairsched.verify.logic import Claim, NotAWitness, SavedDocument, attained
@@ -66,6 +67,8 @@ class TheoremEntry(msgspec.Struct, frozen=True):
 
 class Report(SavedDocument, frozen=True):
     """All of it; its JSON is what `--json` writes."""
+
+    __repr__ = short_repr
 
     fairsched: str
     solvers: dict[str, str]

@@ -27,10 +27,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.evidence import AuditRun, Calls, Mask
-from fairsched.engines.analysis.figures import who
+from fairsched.engines.analysis.figures import share, time, who
 from fairsched.engines.analysis.metrics import gaps, most_charged
 from fairsched.engines.analysis.outcomes import Summary, summary
 from fairsched.engines.logs.access import UNKNOWN, Ending
+from fairsched.model import html_table, short_repr
 from fairsched.model.service import Gap, Ints, Table, anywhere
 
 
@@ -290,6 +291,8 @@ class Audit:
     there where a log names several.
     """
 
+    __repr__ = short_repr
+
     evidence: AuditRun
     clients: tuple[ClientFindings, ...]
     total: ClientFindings
@@ -302,6 +305,15 @@ class Audit:
     starved: Mapping[int, Sequence[Stretch]]
     starved_after_ns: int
     notes: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        """Return a table of the clients with the most service, which notebooks show."""
+        most = sorted(self.clients, key=lambda client: -client.service)
+        shown = (
+            (one.name, f"{one.requests:,}", share(one.service_share), time(one.wait_us.p99), f"{one.starved:,}")
+            for one in most
+        )
+        return html_table(("client", "requests", "share of service", "wait p99", "times starved"), shown)
 
     @property
     def bounded_gap(self) -> Gap:

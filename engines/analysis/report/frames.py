@@ -19,6 +19,7 @@ from fairsched.engines.analysis.figures import Compared
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.outcomes import OUTCOMES
 from fairsched.engines.logs.access import UNKNOWN
+from fairsched.model import extra_named
 from fairsched.model.service import Ints, Table, Tables
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def _table(row: type, columns: Mapping[str, "pa.Array"]) -> "pa.Table":
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
+@extra_named()
 def requests_frame(of: Run | Compared) -> "pa.Table":
     """Return the requests of a run, or of all runs of a comparison, as an Arrow table: a row each.
 
@@ -207,6 +209,7 @@ class FrameWriter:
         self._writers: dict[type, pq.ParquetWriter] = {}
         self._stack = ExitStack()
 
+    @extra_named()
     def __enter__(self) -> "FrameWriter":
         import pyarrow.parquet as pq
 

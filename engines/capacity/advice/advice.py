@@ -12,6 +12,7 @@ from fairsched.engines.capacity.advice.effects import Effects
 from fairsched.engines.capacity.advice.window import LogWindow
 from fairsched.engines.capacity.tuning import Tuning
 from fairsched.engines.logs.access import AccessLog
+from fairsched.model import short_repr
 
 Verdict = Literal["gate", "leave", "capacity", "unknown"]
 """`gate`: it would help.  `leave`: no client is harmed.  `capacity`: clients wait, and a gate would not help much.
@@ -32,6 +33,8 @@ class Advice:
     where a log has models that share no server: the first of them is looked at.  `complete` is False after an
     interrupt: then there is what was found until then.
     """
+
+    __repr__ = short_repr
 
     log: AccessLog
     audit: Audit

@@ -196,15 +196,16 @@ def generate(
     seed: int = 0,
     rate_scale: float = 1.0,
     limit: int | None = None,
-    workers: Sequence[WorkerSpec] = sampling.ONE_WORKER,
+    workers: int | Sequence[WorkerSpec] = 1,
     **params: object,
 ) -> Workload:
     """Return the workload called `name`; the same arguments give the same workload.
 
     `misbehave` is `none`, `more-requests` or `longer-prefix` (None: the workload's default).  `rate_scale` multiplies
     the arrival rate, `limit` keeps the first jobs only, and `params` (values or their text) replace the workload's
-    defaults; of `mixed`, `PART.PARAM` are those of a part.  A rate of `auto` is near the saturation
-    of `workers`.  Raises `WorkloadError` on an unknown name or a value out of range.
+    defaults; of `mixed`, `PART.PARAM` are those of a part.  A rate of `auto` is near the saturation of `workers`: so
+    many of the default model, or the specs of a cluster (`Cluster.specs`).  Raises `WorkloadError` on an unknown name
+    or a value out of range.
 
     >>> workload = generate("toolbench", requests=50, documents=10, clients=5, seed=1)
     >>> len(workload.jobs), len(workload.clients)
@@ -225,7 +226,7 @@ def generate(
     made = spec.make(**arguments)
     notes = [*made.notes]
     if arguments.get("rate", spec.default_rate) == "auto":
-        found = sampling.saturation(made, workers)
+        found = sampling.saturation(made, sampling.ONE_WORKER * workers if isinstance(workers, int) else workers)
         notes.append(found.note)
         # It was made at one request a second.
         ratio *= Fraction(repr(found.near_rps))

@@ -2,7 +2,7 @@
 first.
 """
 
-from fairsched.engines.workloads.sampling.auto_rate import ONE_WORKER, AutoRate, saturation
+from fairsched.engines.workloads.sampling.auto_rate import ONE_WORKER, AutoRate, rate_cautions, saturation
 from fairsched.engines.workloads.sampling.distributions import (
     apportioned,
     arrivals_ns,
@@ -39,6 +39,6 @@ from fairsched.engines.workloads.sampling.tokens import EMPTY_TEXT, Text, Tokens
 __all__ = [
     "EMPTY_TEXT", "ONE_WORKER", "Arrivals", "AutoRate", "Clients", "GapSpread", "Gaps", "LlmCall", "Misbehave",
     "Number", "Program", "Rate", "RequestRate", "Requests", "Size", "Text", "Timing", "TokenSource", "Tokens", "about",
-    "apportioned", "arrivals_ns", "check_limit", "client_names", "lengths", "prompt_of", "rate_notes", "rate_ratio",
-    "saturation", "scaled_ns", "spread_lengths", "streams", "uniform_ns", "workload_of", "zipf_counts"
+    "apportioned", "arrivals_ns", "check_limit", "client_names", "lengths", "prompt_of", "rate_cautions", "rate_notes",
+    "rate_ratio", "saturation", "scaled_ns", "spread_lengths", "streams", "uniform_ns", "workload_of", "zipf_counts"
 ]  # fmt: skip

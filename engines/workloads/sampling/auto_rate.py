@@ -28,6 +28,7 @@ from fairsched.model.request import Job, Workload
 NEAR = 0.9
 """The part of saturation that `rate=auto` asks for (ours)."""
 
+_AUTO = "rate=auto: "
 AutoRate = Annotated[float, msgspec.Meta(gt=0, le=1e6)] | Literal["auto"]
 
 
@@ -51,11 +52,22 @@ class Saturation:
     @property
     def note(self) -> str:
         """What a report must say about a rate found so."""
-        cluster = "1 worker" if self.workers == 1 else f"{self.workers:,} workers"
         return (
-            f"rate=auto: {self.near_rps:g} requests/s, {NEAR:.0%} of the {self.rps:,.4g} at which {cluster} would "
-            f"saturate with a shared LRU cache that hits {self.hit_ratio:.1%} of prompt tokens."
+            f"{_AUTO}{self.near_rps:g} requests/s, {NEAR:.0%} of the {self.rps:,.4g} at which {_said(self.workers)} "
+            f"would saturate with a shared LRU cache that hits {self.hit_ratio:.1%} of prompt tokens."
         )
+
+
+def _said(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers:,} workers"
+
+
+def rate_cautions(workload: Workload, workers: int) -> tuple[str, ...]:
+    """Return what must be said where a rate of `auto` was found for another number of workers than run."""
+    for note in workload.notes:
+        if note.startswith(_AUTO) and f" {_said(workers)} would" not in note:
+            return (f"That rate is not for the {_said(workers)} here: generate with workers={workers}.",)
+    return ()
 
 
 def saturation(workload: Workload, workers: Sequence[WorkerSpec] = ONE_WORKER) -> Saturation:

@@ -52,15 +52,6 @@ _PIPE_WIDTH = 110
 _SUMMARY_AT = 13
 """The column where what a command does begins."""
 SETTINGS = "fairsched.toml"
-EXTRAS = {
-    "cli": ("cyclopts", "rich", "matplotlib", "jinja2"),
-    "verify": ("z3", "cvc5", "hypothesis"),
-    "cli,torch": ("torch", "safetensors"),
-    "gateway": ("aiohttp",),
-    "endpoint-picker": ("envoy", "google", "grpc", "grpc_health"),
-    "frame": ("pyarrow",),
-}
-"""The extra that brings a module."""
 TRACEBACK = "FAIRSCHED_TRACEBACK"
 """The environment variable with which an error that was not foreseen is raised instead of said in one line."""
 
@@ -138,7 +129,9 @@ def _extra(module: str, words: Sequence[str]) -> str | None:
     """Return the extra that brings a module: that of the command, if it does."""
     if words[0] == "gateway" and module in ("cyclopts", "rich"):
         return "endpoint-picker" if "--picker" in words else "gateway"
-    return next((extra for extra, modules in EXTRAS.items() if module in modules), None)
+    from fairsched.model import extra_of
+
+    return extra_of(module)
 
 
 def run(words: Sequence[str]) -> int:
@@ -160,7 +153,7 @@ def run(words: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except ModuleNotFoundError as error:
-        if (extra := _extra((error.name or "").partition(".")[0], words)) is not None:
+        if (extra := _extra(error.name or "", words)) is not None:
             fail(f"{name} needs {error.name}: pip install 'fairsched[{extra}]'")
         _unforeseen(name, error)
     except BrokenPipeError:

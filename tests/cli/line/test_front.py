@@ -172,7 +172,7 @@ def test_an_interrupt_while_something_is_imported_is_silent(module: str, tmp_pat
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]), *sys.path])
     ended = subprocess.run(
-        [sys.executable, "-m", "fairsched.cli", *SMALL],
+        [sys.executable, "-m", "fairsched", *SMALL],
         env={**os.environ, "PYTHONPATH": path},
         cwd=tmp_path,
         capture_output=True,
@@ -213,7 +213,7 @@ def test_standard_output_that_takes_nothing_is_said(tmp_path: Path) -> None:
     """Where standard output cannot be written, one line says so and the status is 3."""
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
-            [sys.executable, "-m", "fairsched.cli", "gateway", "--schema"],
+            [sys.executable, "-m", "fairsched", "gateway", "--schema"],
             stdout=full,
             stderr=-1,
             text=True,

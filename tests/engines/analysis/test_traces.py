@@ -122,7 +122,7 @@ def test_no_log_depends_on_the_hash_seed(trace: str, tmp_path: Path) -> None:
         outputs = ["--json", str(figures), "--log", str(logs)]
         arguments = ["compare", *CASES[trace].arguments(SOME), "--policies", ",".join(POLICIES), *outputs]
         subprocess.run(
-            [sys.executable, "-m", "fairsched.cli", *arguments],
+            [sys.executable, "-m", "fairsched", *arguments],
             env={**os.environ, "PYTHONHASHSEED": seed},
             check=True,
             capture_output=True,

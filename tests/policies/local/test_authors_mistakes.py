@@ -94,6 +94,10 @@ def _divides(o: al.Algebra, q: al.Vector, p: al.Point, charge: al.Scalar) -> al.
     return o.bump(q, p, charge // 0)
 
 
+def _halves(o: al.Algebra, q: al.Vector, charge: al.Vector) -> al.Vector:
+    return q // 2 - charge  # type: ignore[operator]
+
+
 def test_a_closed_form_is_not_inherited_beside_another_kernel() -> None:
     """Rule and run are the same: what stood for the parent's kernel is asked no more, all else is."""
 
@@ -110,6 +114,19 @@ def test_a_closed_form_is_not_inherited_beside_another_kernel() -> None:
         admit_q = staticmethod(_divides)
 
     assert not Free.sparse
+
+
+def test_a_bound_is_not_inherited_beside_another_kernel() -> None:
+    """A theorem is about the parent's kernel: a run of the gate prints no bound, and nothing is promised in seconds."""
+
+    class Halves(DeficitGate):
+        decode_q = staticmethod(_halves)
+
+    policy = ComposedPolicy("halves", Arrival(), Halves())
+    run = fs.simulate(fs.generate("demo", limit=40), policy)
+    assert (run.service_gap_bound, run.bound_over_busiest) == (None, None)
+    assert policy.guarantee.no_wait(policy.guarantee.limits(10_000, 100), fs.latency_model("llama-3.2-3b-a10g"))
+    assert fs.simulate(fs.generate("demo", limit=40), fs.FCFS(gate=DeficitGate())).service_gap_bound is not None
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from fairsched.cli.output import folders, progress_bar, show, writable, write_fi
 from fairsched.engines.capacity import DELAY, METRICS, RESOLUTION, SloTarget, nine_slos
 from fairsched.engines.capacity import search as capacity_search
 from fairsched.engines.simulation import latency_model as model_of
+from fairsched.engines.simulation import router_of
 from fairsched.model.machine import LatencyModel
-from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.policies.validators import found
 
 SHOWN = 12
@@ -108,7 +108,7 @@ def search(
     folders(report=report)
     targets = _targets(target, None if reference is None else model_of(reference))
     fleets = [capacity_search.fleet_of(text) for text in fleet]
-    splitting = {name: name in CLUSTER_POLICIES and CLUSTER_POLICIES[name].splits_phases for name in routers}
+    splitting = {name: router_of(name).splits_phases for name in routers}
     space = capacity_search.Space(
         latencies=tuple(model_of(name) for name in latency_model),
         gpus=gpus,

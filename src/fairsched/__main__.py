@@ -1,4 +1,4 @@
-"""`python -m fairsched.cli`: the command line."""
+"""`python -m fairsched`: the command line."""
 
 import sys
 
