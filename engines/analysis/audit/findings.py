@@ -409,6 +409,7 @@ class Audit:
             "models": {each.name: each.to_json() for each in self.models},
             "upstreams": {each.name: each.to_json() for each in self.upstreams},
             "statuses": {each.name: each.to_json() for each in self.statuses},
+            "opening": list(evidence.opening),
             "reading": list(evidence.reading),
             "limits": list(evidence.limits),
             "notes": list(self.notes),

@@ -362,7 +362,12 @@ def page_of(audit: Audit, command: str) -> report.Page:
     return report.Page(
         title="Audit of a log",
         subtitle=text.title(audit),
-        verdict=[verdict(audit), *basis(audit), *(f"{lines[0]}." for _, lines in found[:1] + found[2:])],
+        verdict=[
+            verdict(audit),
+            *audit.evidence.opening,
+            *basis(audit),
+            *(f"{lines[0]}." for _, lines in found[:1] + found[2:]),
+        ],
         tone="bad" if audit.starved or audit.within_bound is False else "",
         parts=[
             *map(report.plot_part, plots(audit)),

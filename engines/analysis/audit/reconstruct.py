@@ -114,6 +114,7 @@ def evidence_of(
         statuses=log.statuses,
         inferences=told.inferences,
         zone=None if log.utc_offset_s is None else timezone(timedelta(seconds=log.utc_offset_s)),
+        opening=log.opening,
         reading=log.reading,
         limits=_limits(log, coarse_ns, int(kept_out.sum()), int(doubtful.sum())),
         notes=log.notes,

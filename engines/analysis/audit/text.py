@@ -278,6 +278,7 @@ def print_audit(audit: Audit, console: "Console | None" = None) -> None:
     """Print it; needs the `cli` extra (rich)."""
     if console is None:
         console = table.open_console()
+    table.print_lines(console, (safe_text(line, None) for line in audit.evidence.opening))
     table.print_lines(console, [verdict(audit)], style="bold")
     table.print_lines(console, [title(audit), *basis(audit)])
     console.print()

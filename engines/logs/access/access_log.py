@@ -7,6 +7,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from fairsched.engines.logs.access.identity import Identity
 from fairsched.model.service import Ints
 
 NAMES = {"client": "clients", "worker": "workers", "model": "models", "status": "statuses"}
@@ -32,7 +33,8 @@ class AccessLog:
 
     `fields` are the fields that the log has, `reading` says which column was read as what, `notes` what else must be
     known.  `utc_offset_s` is what the log's clock is ahead of UTC, in seconds; None where it counts from some time
-    that is not known.
+    that is not known.  `identity` is what clients are; None where no row names one.  `opening` are the
+    sentences to be read first.
     """
 
     path: Path
@@ -62,6 +64,8 @@ class AccessLog:
     reading: tuple[str, ...]
     notes: tuple[str, ...]
     utc_offset_s: int | None
+    identity: Identity | None
+    opening: tuple[str, ...]
 
     def rows(self, kept: npt.NDArray[np.bool_] | Ints) -> "AccessLog":
         """Return some of the rows; names stay, so that numbers mean the same."""

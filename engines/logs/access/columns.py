@@ -13,6 +13,7 @@ from pathlib import Path
 
 import attrs
 
+from fairsched.engines.logs.access.identity import LEVELS, MAPPED
 from fairsched.engines.logs.access.values import UNITS, Unit, is_null
 from fairsched.engines.workloads import TraceError, unknown
 
@@ -29,18 +30,17 @@ _NAMES: dict[str, str] = {
     "first_token": "firsttokentime firsttokenat firsttokentimestamp firsttokents firsttoken completionstarttime",
     "end": "endtime endtimestamp endedat end finishtime finishedat finishedtime finish completedat completedtime",
     "queue": "queue queuetime timeinqueue queuedtime queuewait queuewaittime waittime waitingtime",
-    "ttft": "ttft timetofirsttoken firsttokenlatency",
+    "ttft": "ttft timetofirsttoken firsttokenlatency ttfb timetofirstbyte",
     "latency": "latency e2elatency e2e requestlatency totallatency duration requestduration totalduration totaltime "
     "elapsed elapsedtime responsetime",
     "prompt_tokens": "prompttokens inputtokens prompttokencount inputtokencount numprompttokens promptlen promptlength "
-    "inputlen inputlength contexttokens requesttokens tokensin",
+    "inputlen inputlength contexttokens requesttokens tokensin prompttok prompttoks inputtok inputtoks",
     "cached_tokens": "cachedtokens cachedprompttokens cachedinputtokens cachedprefixtokens numcachedtokens "
     "cachereadinputtokens",
     "output_tokens": "completiontokens outputtokens generatedtokens outputtokencount completiontokencount "
-    "numoutputtokens numgenerationtokens outputlen outputlength responsetokens tokensout",
+    "numoutputtokens numgenerationtokens outputlen outputlength responsetokens tokensout completiontok completiontoks "
+    "outputtok outputtoks",
     "max_output_tokens": "maxoutputtokens maxcompletiontokens maxtokens maxnewtokens",
-    "client": "client clientid clientname tenant tenantid customer customerid enduser user userid username "
-    "userapikeyalias apikeyalias team teamid organization organizationid org account project apikey userapikey key",
     "worker": "worker workerid replica replicaid server backend upstream apibase",
     "model": "model modelname modelid requestmodel modelgroup deployment",
     "status": "status statuscode httpstatus httpstatuscode responsestatus responsecode success outcome finishreason",
@@ -58,6 +58,11 @@ _UNIT_NAMES: dict[Unit, str] = {
 }
 _PUNCTUATION = re.compile(r"[^a-z0-9.@]")
 DEPTH_MAX = 4
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_SIDES = {
+    "prompt_tokens": {"prompt", "prompts", "input", "inputs", "in", "context", "request", "req"},
+    "output_tokens": {"completion", "completions", "output", "outputs", "out", "generated", "generation", "response"},
+}
 
 
 @attrs.frozen
@@ -75,10 +80,12 @@ class LogColumn:
 
 @attrs.frozen
 class Columns:
-    """The columns of an access log by field, and the values of `status` that mean success (empty: the common ones)."""
+    """The columns of an access log by field, the values of `status` that mean success (empty: the common ones), and the
+    columns that may name clients, by level (`identity`)."""
 
     of: Mapping[str, LogColumn]
     ok: frozenset[str] = frozenset()
+    levels: Mapping[str, LogColumn] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -182,11 +189,24 @@ def resolved(
     _add_guesses(found, filled)
     _check(path, found, names, advice)
     ok = next((columns.ok for columns in (given, known) if columns and columns.ok), frozenset[str]())
-    return Columns(found, ok)
+    return Columns(found, ok, {MAPPED: found["client"]} if "client" in found else levels(filled, found))
+
+
+def side(name: str) -> str | None:
+    """Return whether a name speaks of the prompt or of the output: the field; None where it says neither, or both."""
+    words = {word.lower() for word in _WORDS.findall(name)}
+    said = [field for field, of_field in _SIDES.items() if words & of_field]
+    return said[0] if len(said) == 1 else None
+
+
+def levels(filled: Mapping[tuple[str, ...], bool], found: Mapping[str, LogColumn]) -> dict[str, LogColumn]:
+    """Return the columns that may name clients, by level."""
+    taken = {column.path for column in found.values()}
+    return {level: column for level, names in LEVELS.items() if (column := _likeliest(names, filled, taken))}
 
 
 def guesses(sample: Sequence[Mapping[str, object]], found: Mapping[str, LogColumn]) -> dict[str, LogColumn]:
-    """Return the columns that would be guessed by name beside those that are found."""
+    """Return the columns that would be guessed by name beside those that are found; of clients the most likely."""
     filled = filled_paths(sample)
     everything = dict(found)
     _add_guesses(everything, filled)
@@ -196,8 +216,9 @@ def guesses(sample: Sequence[Mapping[str, object]], found: Mapping[str, LogColum
 def _add_guesses(found: dict[str, LogColumn], filled: Mapping[tuple[str, ...], bool]) -> None:
     taken = {column.path for column in found.values()}
     for field in FIELDS:
-        if field not in found and not _replaced(field, found):
-            guess = _guess(field, filled, taken)
+        if field in NAMES and field not in found and not _replaced(field, found):
+            metrics = field == "ttft"  # vLLM counts that one from when the request was scheduled
+            guess = _likeliest(NAMES[field], filled, taken, field in MOMENTS or field in DURATIONS, metrics)
             if guess is not None:
                 found[field] = guess
                 taken.add(guess.path)
@@ -238,37 +259,42 @@ def _place(column: LogColumn, filled: Mapping[tuple[str, ...], bool]) -> tuple[s
     return next((place for place in places if place in filled), None)
 
 
-def _guess(field: str, filled: Mapping[tuple[str, ...], bool], taken: set[tuple[str, ...]]) -> LogColumn | None:
-    """Return the column with the likeliest name that is not empty throughout; of equal names the outermost."""
+def _likeliest(
+    names: Sequence[str],
+    filled: Mapping[tuple[str, ...], bool],
+    taken: set[tuple[str, ...]],
+    time: bool = False,
+    no_metrics: bool = False,
+) -> LogColumn | None:
+    """Return the column with the likeliest of the names that is not empty throughout; of equal names the outermost."""
     best: tuple[int, int, tuple[str, ...], Unit | None] | None = None
     for path, any_value in filled.items():
-        if not any_value or path in taken or (field == "ttft" and path[0] == "metrics" and len(path) > 1):
-            continue  # vLLM counts that one from when the request was scheduled
-        rank, unit = _rank(field, path)
+        if not any_value or path in taken or (no_metrics and path[0] == "metrics" and len(path) > 1):
+            continue
+        rank, unit = _rank(names, path, time)
         if rank is not None and (best is None or (rank, len(path), path) < best[:3]):
             best = (rank, len(path), path, unit)
     return None if best is None else LogColumn(best[2], best[3])
 
 
-def _rank(field: str, path: tuple[str, ...]) -> tuple[int | None, Unit | None]:
-    """Return how early a path's name stands among the field's, and the unit at its end."""
+def _rank(names: Sequence[str], path: tuple[str, ...], time: bool) -> tuple[int | None, Unit | None]:
+    """Return how early a path's name stands among the names, and for a `time` the unit at its end."""
     name = _PUNCTUATION.sub("", ".".join(path).lower()).rpartition(".")[2]
-    names = NAMES[field]
     if name in names:
         return names.index(name), None
-    if field in MOMENTS or field in DURATIONS:
-        for unit, suffixes in _UNIT_NAMES.items():
-            for suffix in suffixes.split():
-                base = name.removesuffix(suffix)
-                if base != name and base in names:
-                    return names.index(base), unit
+    for unit, suffixes in _UNIT_NAMES.items() if time else ():
+        for suffix in suffixes.split():
+            base = name.removesuffix(suffix)
+            if base != name and base in names:
+                return names.index(base), unit
     return None, None
 
 
 def _check(path: Path, found: Mapping[str, LogColumn], names: str, advice: str) -> None:
     """Check that an arrival, an end, and both numbers of tokens are known; all that are not are named at once."""
     if missing := lacking(found):
-        expected = f"columns that say {missing}: {advice or 'name them with --map'}"
+        advice = advice or "name them with --map (`fairsched audit --suggest-map` writes one)"
+        expected = f"columns that say {missing}: {advice}"
         raise TraceError(path, None, None, expected, f"only {names}")
 
 

@@ -20,9 +20,11 @@ import numpy.typing as npt
 from fairsched.engines.logs.access.access_log import NAMES, AccessLog
 from fairsched.engines.logs.access.columns import Columns, resolved
 from fairsched.engines.logs.access.filters import Filters, kept
+from fairsched.engines.logs.access.identity import Identity, Names, chosen, names_at
 from fairsched.engines.logs.access.presets import recognise
-from fairsched.engines.logs.access.row_reader import ROW, RowReader
+from fairsched.engines.logs.access.row_reader import ALL_CLIENTS, NO_NAME, ROW, RowReader
 from fairsched.engines.logs.access.rows import LogKind, Row, Rows, Source, expanded, rows_of, title
+from fairsched.engines.logs.access.suggest import suggestion_of
 from fairsched.engines.logs.access.values import UNKNOWN
 from fairsched.engines.workloads import TraceError
 from fairsched.model.service import Ints
@@ -74,7 +76,7 @@ def read_access_log(
         notes.append(f"Empty files: {len(files) - len(logs):,} of {len(files):,}.")
     log = table.log(
         path=name,
-        fields=frozenset(field for _, reader in readers for field in reader.columns.of),
+        fields=frozenset(field for _, reader in readers for field in reader.columns.of) - {"client"},
         reading=tuple(reading),
         notes=tuple(dict.fromkeys(notes)),
         utc_offset_s=readers[0][1].utc_offset_s,
@@ -142,7 +144,10 @@ class _Table:
         self.fault: TraceError | None = None
         self._skip = skip
         self._faults = 0
-        self._names: tuple[dict[str | None, int], ...] = tuple({} for _ in NAMES)
+        self.suggested: list[str] = []
+        self._clients: dict[tuple[int, Names], int] = {}
+        self._levels: list[dict[str, str]] = []
+        self._names: tuple[dict[str | None, int], ...] = tuple({} for _ in range(len(NAMES) - 1))
         self._blocks: dict[str, list[Ints]] = {name: [] for name in _PACKED}
         self._files: list[Path] = []
 
@@ -158,9 +163,11 @@ class _Table:
                         raise row
         if not sample:
             raise TraceError(path, None, None, "at least one request", "none")
-        reader = RowReader(path, resolved(path, sample, columns, kind.columns, kind.advice), sample)
+        reader = RowReader(path, self._columns(path, sample, columns, kind), sample)
         start, block = self.rows, array("q")
-        clients, workers, models, statuses = self._names
+        clients, (workers, models, statuses) = self._clients, self._names
+        self._levels.append({level: column.name for level, column in reader.columns.levels.items()})
+        kinds = len(self._levels) - 1
         for log in logs:
             reader.path = log.path
             self._files.append(log.path)
@@ -180,7 +187,7 @@ class _Table:
                     continue
                 block.extend(
                     (
-                        clients.setdefault(client, len(clients)),
+                        clients.setdefault((kinds, client), len(clients)),
                         workers.setdefault(worker, len(workers)),
                         models.setdefault(model, len(models)),
                         statuses.setdefault(status, len(statuses)),
@@ -198,6 +205,23 @@ class _Table:
         told()
         self._check_lengths(reader, start)
         return reader
+
+    def _columns(self, path: Path, sample: list[dict[str, object]], given: Columns | None, kind: LogKind) -> Columns:
+        """Return the columns by their names, else by a suggested map of which nothing is in doubt."""
+        try:
+            return resolved(path, sample, given, kind.columns, kind.advice)
+        except TraceError as error:
+            if given is not None or kind.columns is not None:
+                raise
+            try:
+                found = suggestion_of(path, sample, kind)
+            except TraceError:
+                raise error from None
+            if found.doubts:
+                raise error from None
+            names = ", ".join(f"{field} = {column.name}" for field, column in found.columns.of.items())
+            self.suggested.append(f"Read by a map that the rows suggest (`--suggest-map` has the reasons): {names}.")
+            return found.columns
 
     def _leave_out(self, fault: TraceError) -> None:
         if not self._skip:
@@ -241,8 +265,11 @@ class _Table:
         """Return the log: names in order, and rows by what they say."""
         columns: dict[str, Any] = {name: self._column(name) for name in _PACKED}
         self._blocks.clear()  # so that each column is there once while rows are put in order
+        identity, known_clients = self._identity(columns["client"])
+        if identity is not None:
+            fields, reading = fields | {"client"}, (*reading, f"client = {identity.column}")
         names: dict[str, Any] = {}
-        for known, (column, field) in zip(self._names, NAMES.items(), strict=True):
+        for known, (column, field) in zip((known_clients, *self._names), NAMES.items(), strict=True):
             there = names[field] = tuple(sorted(name for name in known if name is not None))
             place = np.full(len(known), UNKNOWN, dtype=np.int64)
             place[[known[name] for name in there]] = np.arange(len(there))
@@ -263,8 +290,28 @@ class _Table:
         attempt = _attempts(columns.pop("request"), again)
         return AccessLog(
             path=path, files=tuple(self._files), fields=fields, reading=reading, notes=notes,
-            utc_offset_s=utc_offset_s, attempt=attempt, **names, **columns,
+            utc_offset_s=utc_offset_s, identity=identity, opening=self._opening(identity), attempt=attempt,
+            **names, **columns,
         )  # fmt: skip
+
+    def _opening(self, identity: Identity | None) -> tuple[str, ...]:
+        """Return what is to be said first."""
+        said = [] if identity is None else [identity.sentence]
+        return (" ".join((*said, *self.suggested)),) if said or self.suggested else ()
+
+    def _identity(self, column: Ints) -> tuple[Identity | None, dict[str | None, int]]:
+        """Return the level that names clients, and the clients; `column` is numbered anew by these."""
+        counts = np.bincount(column, minlength=len(self._clients)).tolist()
+        found = chosen(
+            (self._levels[kind], said, count) for (kind, said), count in zip(self._clients, counts, strict=True)
+        )
+        known: dict[str | None, int] = {}
+        again = []
+        for kind, said in self._clients:
+            name = ALL_CLIENTS if found is None else names_at(found.level, self._levels[kind], said) or NO_NAME
+            again.append(known.setdefault(name, len(known)))
+        column[:] = np.array(again, dtype=np.int64)[column]
+        return found, known
 
 
 def _attempts(request: Ints, again: npt.NDArray[np.bool_]) -> Ints:

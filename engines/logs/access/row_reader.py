@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from fairsched.engines.logs.access import values as vals
 from fairsched.engines.logs.access.columns import COUNTS, DURATIONS, MOMENTS, Columns, LogColumn
+from fairsched.engines.logs.access.identity import Names
 from fairsched.engines.workloads import TraceError
 
 ALL_CLIENTS = "(all)"
@@ -20,8 +21,8 @@ ROW = (
     *("arrival_ns", "served_ns", "first_ns", "end_ns", "prompt", "cached", "output", "most"),
     *("streamed", "outcome", "request"),
 )
-"""What is made of a row: four names, and numbers; `request` is a hash of the request's id."""
-Understood = tuple[str, str, str | None, str, int, int, int, int, int, int, int, int, int, int, int]
+"""What is made of a row: the client at each level, three names, and numbers; `request` is a hash of the request."""
+Understood = tuple[Names, str, str | None, str, int, int, int, int, int, int, int, int, int, int, int]
 _NUMBERS = (*MOMENTS, *DURATIONS, *COUNTS)
 _LENGTH_OF = {"arrival": "latency", "end": "latency", "first_token": "ttft"}
 """The length of time that makes up for a moment."""
@@ -46,6 +47,7 @@ class RowReader:
         self._unfinished = 0
         self._outcomes: dict[str, vals.Ending] = {}
         self._paths = {field: (_key(column), column.path) for field, column in columns.of.items()}
+        self._levels = [(_key(column), column.path) for column in columns.levels.values()]
         self._numbers: list[tuple[int, str | None, tuple[str, ...], vals.Read]] = []
         for at, field in enumerate(_NUMBERS):
             column = columns.of.get(field)
@@ -110,7 +112,7 @@ class RowReader:
         if cached > max(prompt, 0):
             self._refuse(number, "cached_tokens", f"at most the prompt's {max(prompt, 0)} tokens", cached)
         return (
-            self._text(row, "client", ALL_CLIENTS) or NO_NAME,
+            tuple([vals.name(row.get(key) if key else vals.value_at(row, path)) for key, path in self._levels]),
             (self._text(row, "worker", "") or NO_NAME) if "worker" in self._paths else "",
             self._text(row, "model", "") or None,
             status,
@@ -146,11 +148,7 @@ class RowReader:
         if field not in self._paths:
             return missing
         key, path = self._paths[field]
-        value = row.get(key) if key is not None else vals.value_at(row, path)
-        if type(value) is str:
-            value = value.strip()
-            return "" if value in vals.NULLS else value
-        return "" if vals.is_null(value) else str(value)
+        return vals.name(row.get(key) if key is not None else vals.value_at(row, path))
 
     def _times(self, number: int, arrival: int, first: int, end: int, queue: int) -> tuple[int, int, int]:
         """Return when the wait was over, the first token and the end; in order, or the row is refused."""
@@ -196,6 +194,8 @@ class RowReader:
         """Return which column is what."""
         said = []
         for field, column in self.columns.of.items():
+            if field == "client":
+                continue
             unit = self._units.get(field)
             since = " since 1970" if field in MOMENTS and self.utc_offset_s is not None else ""
             text = "" if unit is None else " (date and time)" if unit == "iso" else f" ({unit}{since})"
@@ -207,7 +207,7 @@ class RowReader:
         said = []
         if self._unfinished:
             said.append(f"Requests that failed without any output: {self._unfinished:,}.")
-        if "client" not in self.columns.of:
+        if not self.columns.levels:
             said.append("The log names no clients: all requests are one client's, and there is nothing to compare.")
         arrival = self.columns.of.get("arrival")
         if arrival is not None and arrival.path[-1].lower().strip("@") in ("timestamp", "ts", "time", "datetime"):

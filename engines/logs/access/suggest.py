@@ -6,6 +6,7 @@ the time it takes).  Each line of the map has its reason.  What the rows leave o
 cannot tell at all is left out.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import combinations, islice
@@ -17,9 +18,10 @@ import numpy.typing as npt
 
 from fairsched.engines.logs.access import columns as access_columns
 from fairsched.engines.logs.access import values as vals
+from fairsched.engines.logs.access.identity import chosen
 from fairsched.engines.logs.access.presets import recognise
 from fairsched.engines.logs.access.row_reader import RowReader
-from fairsched.engines.logs.access.rows import Source, rows_of
+from fairsched.engines.logs.access.rows import LogKind, Source, rows_of
 from fairsched.engines.logs.access.values import Ending, Unit, date_of, is_null, names_unit, outcome_of
 from fairsched.engines.workloads import TraceError
 from fairsched.model.request import TOKENS_MAX
@@ -194,8 +196,13 @@ def suggest_map(path: str | Path) -> access_columns.Suggestion:
     if found is None or not dicts:
         fault = next((row for row in rows if isinstance(row, TraceError)), None)
         raise fault or TraceError(path, None, None, "at least one request", "none")
-    search = _Search(dicts)
-    search.by_name(found[0].columns, found[0].name)
+    return suggestion_of(path, dicts, found[0])
+
+
+def suggestion_of(path: Path, rows: Sequence[dict[str, object]], kind: LogKind) -> access_columns.Suggestion:
+    """Return a map for these rows of a log.  Raises `TraceError` where none can be found."""
+    search = _Search(rows)
+    search.by_name(kind.columns, kind.name)
     search.times()
     search.tokens()
     search.names()
@@ -216,6 +223,7 @@ class _Search:
         self.doubts: list[str] = []
         self.open: list[str] = []
         self.ok = frozenset[str]()
+        self.levels: dict[str, access_columns.LogColumn] = {}
 
     def take(self, field: str, column: Sampled, unit: Unit | None, reason: str) -> None:
         """Take a column for a field."""
@@ -445,6 +453,7 @@ class _Search:
         counts = {path: count for path, count in counts.items() if not is_status(self.seen[path])}
         took, first = self._took_s(), self._ttft_s()
         decode = took if took is None or first is None else took - np.nan_to_num(first)
+        sides = {path: access_columns.side(".".join(path)) for path in counts}
         fixed = {path for path, count in counts.items() if len(np.unique(count[~np.isnan(count)])) < 3}
         moving = {path: count for path, count in counts.items() if path not in fixed}
         total = self._total(moving, wanted)
@@ -453,13 +462,13 @@ class _Search:
             why = "which adds up to a total with the other"
         else:
             why = "of all numbers"
-        if "output_tokens" in wanted and moving:
-            self._output(moving, decode, why)
+        outputs = {path: count for path, count in moving.items() if sides[path] != "prompt_tokens"}
+        if "output_tokens" in wanted and outputs:
+            self._output(outputs, decode, why)
         if "prompt_tokens" in wanted and moving:
             taken = self.found.get("output_tokens")
-            self._prompt(
-                {path: count for path, count in moving.items() if taken is None or path != taken.path}, first, why
-            )
+            left = {path: count for path, count in moving.items() if taken is None or path != taken.path}
+            self._prompt({path: count for path, count in left.items() if sides[path] != "output_tokens"}, first, why)
 
     def _total(
         self, counts: Mapping[tuple[str, ...], Floats], wanted: Sequence[str]
@@ -536,6 +545,16 @@ class _Search:
         self._statuses()
         if "client" in self.found:
             return
+        levels = access_columns.levels(access_columns.filled_paths(self.rows), self.found)
+        said = Counter(tuple(vals.name(vals.value_at(row, each.path)) for each in levels.values()) for row in self.rows)
+        columns = {level: column.name for level, column in levels.items()}
+        identity = chosen((columns, names, count) for names, count in said.items())
+        if identity is not None:
+            others = "".join(f", {count:,} by {columns[level]}" for level, count in identity.others.items())
+            reason = f"the first level with names throughout: {identity.clients:,}{others}"
+            self.take("client", self.seen[levels[identity.level].path], None, reason)
+            self.levels = levels
+            return
         few = [column for column in texts.values() if is_name(column)]
         few.sort(key=lambda column: -len(set(column.texts())))
         if few:
@@ -596,9 +615,9 @@ class _Search:
             doubts = f" ({' '.join(self.open)})" if self.open else ""
             names = ", ".join(sorted(each.name for each in self.seen.values()))
             raise TraceError(path, None, None, f"columns that look like {missing}{doubts}", f"only {names}")
-        columns = access_columns.Columns(
-            {field: self.found[field] for field in access_columns.FIELDS if field in self.found}, self.ok
-        )
+        found = {field: self.found[field] for field in access_columns.FIELDS if field in self.found}
+        levels = {"client": found["client"]} if "client" in found else {}
+        columns = access_columns.Columns(found, self.ok, self.levels or levels)
         reader = RowReader(path, columns, self.rows)
         faults = []
         for place, row in enumerate(self.rows):

@@ -59,6 +59,14 @@ def value_at(row: Mapping[str, object], path: tuple[str, ...]) -> object:
     return found
 
 
+def name(value: object) -> str:
+    """Return a name as text, empty where there is none."""
+    if type(value) is str:
+        text = value.strip()
+        return "" if text in NULLS else text
+    return "" if is_null(value) else str(value)
+
+
 def number(value: object, expected: str, whole: bool = False) -> int | float:
     """Return a finite number, written as one or as text; `whole` says that a fraction is out of the question."""
     if type(value) is int or type(value) is float:

@@ -139,7 +139,6 @@ VLLM_SERVER = Preset(
         prompt_tokens="prompt_tokens",
         output_tokens="completion_tokens",
         max_output_tokens="max_tokens",
-        client="user",
         model="model",
         status="status",
         streamed="stream",
@@ -173,7 +172,8 @@ def _sglang_row(meta: Dict, parameters: object, headers: object, at: object) -> 
         row["first_token_latency"] = None
     row["status"] = inside(meta, "finish_reason", "type")
     if isinstance(headers, dict):
-        row["client"] = headers.get("x-client") or next(iter(headers.values()), None)
+        row["headers"] = headers
+        row["client"] = next(iter(headers.values())) if len(headers) == 1 else None
     row["logged_at"] = at
     return row
 
@@ -210,7 +210,6 @@ _SGLANG = columns(
     cached_tokens="cached_tokens",
     output_tokens="completion_tokens",
     max_output_tokens="max_new_tokens",
-    client="client",
     status="status",
     streamed="stream",
     request_id="id",

@@ -97,7 +97,6 @@ def _nginx(row: Dict) -> Iterator[Dict | None]:
         yield None
         return
     row["end"] = _first_of(row, _TIMES)
-    row["client"] = _first_of(row, ("client", "http_x_client", "remote_user", "remote_addr"))
     upstream = row.get("upstream_addr")
     if isinstance(upstream, str):  # that which answered, of all that were tried
         row["upstream_addr"] = upstream.replace(" : ", ", ").rpartition(", ")[2]
@@ -113,7 +112,6 @@ _NGINX = columns(
     ttft=("ttft", "s"),
     prompt_tokens="prompt_tokens",
     output_tokens="completion_tokens",
-    client="client",
     worker="upstream_addr",
     status="status",
     streamed="streamed",
@@ -154,18 +152,13 @@ _ENVOY_LINE = re.compile(
 )
 
 
-_ENVOY_CLIENTS = (
-    *("client", "x-client", "x-client-id", "session.id"),
-    *("x-forwarded-for", "x_forwarded_for", "downstream_remote_address"),
-)
-
-
 def _envoy(row: Dict) -> Iterator[Dict | None]:
     method = row.get("method") or row.get(":method") or str(row.get("request") or "POST").partition(" ")[0]
     if method != "POST":
         yield None
         return
-    row["client"] = _first_of(row, _ENVOY_CLIENTS)
+    row["session"] = row.get("session.id")
+    row["downstream_remote_address"] = str(row.get("downstream_remote_address") or "").rpartition(":")[0]  # its port
     code = row.get("response_code")
     row["status"] = _CALLER_GONE if "DC" in str(row.get("response_flags")).split(",") else code
     _streamed(row, ("content_type", "content-type", "response_content_type"))
@@ -178,7 +171,6 @@ _ENVOY = columns(
     ttft=("ttft_ms", "ms"),
     prompt_tokens="gen_ai.usage.input_tokens",
     output_tokens="gen_ai.usage.output_tokens",
-    client="client",
     worker="upstream_host",
     model="gen_ai.request.model",
     status="status",

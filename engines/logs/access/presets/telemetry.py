@@ -18,7 +18,7 @@ _TTFT = (
     *("gen_ai.server.time_to_first_token",),
 )
 _CACHED = ("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cached_tokens")
-_CLIENT = ("enduser.id", "user.id", "tenant.id", "gen_ai.request.user")
+_USER = ("user.id", "gen_ai.request.user")
 
 
 def _value(value: object) -> object:
@@ -65,7 +65,10 @@ def _span(span: Dict, resource: Dict) -> Dict | None:
         "output_tokens": _any(said, _OUTPUT),
         "cached_tokens": _any(said, _CACHED),
         "max_tokens": said.get("gen_ai.request.max_tokens"),
-        "client": _any(said, _CLIENT) or (None if server else resource.get("service.name")),
+        "tenant": said.get("tenant.id"),
+        "user": _any(said, _USER),
+        "end_user": said.get("enduser.id"),
+        "service": None if server else resource.get("service.name"),
         "server": name if server else said.get("server.address"),
         "model": said.get("gen_ai.response.model") or said.get("gen_ai.request.model"),
         "status": said.get("error.type") or "error" if failed else "ok",
@@ -87,7 +90,6 @@ OTLP = Preset(
         cached_tokens="cached_tokens",
         output_tokens="output_tokens",
         max_output_tokens="max_tokens",
-        client="client",
         worker="server",
         model="model",
         status="status",
@@ -100,13 +102,6 @@ OTLP = Preset(
 )
 
 # --- LiteLLM ----------------------------------------------------------------------------------------------------------
-
-_NAMES_OF_CLIENTS = (
-    ("end_user",),
-    *(("metadata", f"user_api_key_{name}") for name in ("alias", "team_alias", "org_alias", "user_id", "hash")),
-    ("user",),
-    ("api_key",),
-)
 
 
 def _litellm(row: Dict) -> Iterator[Dict | None]:
@@ -122,8 +117,6 @@ def _litellm(row: Dict) -> Iterator[Dict | None]:
     if row.get("status") == "failure":
         row["status"] = inside(row, "error_information", "error_code") or "failure"
         row["completionStartTime"] = None
-    found = (inside(row, *path) for path in _NAMES_OF_CLIENTS)
-    row["client"] = next((each for each in found if not is_null(each)), None)
     yield row
 
 
@@ -139,7 +132,6 @@ LITELLM = Preset(
         cached_tokens="metadata.usage_object.prompt_tokens_details.cached_tokens",
         output_tokens="completion_tokens",
         max_output_tokens="model_parameters.max_tokens",
-        client="client",
         worker="api_base",
         model="model",
         status="status",

@@ -174,3 +174,45 @@ def test_the_command_prints_a_map_that_the_audit_reads(tmp_path: Path, capsys: p
     assert 'output_tokens = "q5"  # it rises' in text
     assert main(["audit", str(path), "--map", str(tmp_path / "map.toml")]) == 0
     assert "ann" in capsys.readouterr().out
+
+
+def own(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a log with columns of its own."""
+    times = {"ts": row["moment"] / 1e9, "ttfb_sec": row["ttft"] / 1e9, "total_sec": row["latency"] / 1e9}
+    return times | {"api_key_name": row["client"], "prompt_tok": row["prompt"], "completion_tok": row["output"]}
+
+
+def test_a_log_with_columns_of_its_own_is_read_where_nothing_is_in_doubt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its map is said on the first line, with the clients; where two columns may be the output, the command is named
+    that writes a map."""
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(f"{json.dumps(own(row))}\n" for row in requests(9)))
+    assert main(["audit", str(path)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("Clients: 3 by key name (api_key_name).")
+    for said in ("arrival = ts", "latency = total_sec", "prompt_tokens = prompt_tok", "client = api_key_name"):
+        assert said in first
+    path.write_text("".join(f"{json.dumps(plain(row) | {'q7': 240 * row['output']})}\n" for row in requests(9)))
+    with pytest.raises(SystemExit):
+        main(["audit", str(path)])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "name them with --map (`fairsched audit --suggest-map` writes one)" in said
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    prompt=st.sampled_from(["input_toks", "promptTok", "nIn", "in_count", "request-tok"]),
+    output=st.sampled_from(["output_toks", "completionTok", "nOut", "generated_count", "response-tok"]),
+    seed=st.integers(0, 2**32),
+)
+def test_tokens_are_never_swapped_against_their_names(prompt: str, output: str, seed: int) -> None:
+    """Where the one rises with the time after the first token that the other is named for."""
+    with TemporaryDirectory() as folder:
+        rows = [plain(row) for row in requests(seed)]
+        rows = [
+            {key: row[key] for key in ("q1", "q2", "q3", "q6")} | {prompt: row["q5"], output: row["q4"]} for row in rows
+        ]
+        found = suggested(Path(folder), rows).columns.of
+    assert (found["prompt_tokens"].name, found["output_tokens"].name) == (prompt, output)
