@@ -26,10 +26,11 @@ from fairsched.policies.routers.e2.choice import (
     split,
 )
 from fairsched.policies.routers.e2.history import History, PlacedPrompt
-from fairsched.policies.routers.e2.router import E2, E2Printed, E2State
+from fairsched.policies.routers.e2.router import E2, Choice, E2Printed, E2State
 
 __all__ = [
     "COST_AT_MOST", "E2", "EQUAL_MISS", "F_E2_1", "F_E2_2", "F_E2_3", "F_E2_4", "F_E2_5", "NOTHING_EXPIRES", "P_E2_1",
-    "P_E2_2", "P_E2_3", "P_E2_4", "P_E2_5", "P_E2_6", "P_E2_7", "STARTS_WITHIN", "THRESHOLD_AT_LEAST_ONE", "E2Printed",
-    "E2State", "History", "PlacedPrompt", "cheapest", "exploits", "is_heavy", "lightest", "rebalanced", "split"
+    "P_E2_2", "P_E2_3", "P_E2_4", "P_E2_5", "P_E2_6", "P_E2_7", "STARTS_WITHIN", "THRESHOLD_AT_LEAST_ONE", "Choice",
+    "E2Printed", "E2State", "History", "PlacedPrompt", "cheapest", "exploits", "is_heavy", "lightest", "rebalanced",
+    "split"
 ]  # fmt: skip

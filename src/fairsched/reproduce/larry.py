@@ -323,6 +323,9 @@ def alphas(on: Platform, seed: int) -> Figures:
     }
 
 
+alphas_70b = attrs.evolve(alphas, id="22b", about="what LARRY's alpha does to 70B", platform=H100)
+
+
 NEAR = (0.9,)
 """The share of saturation before SAL, which is ours."""
 EACH, FEWER = 1_500, 500
@@ -425,7 +428,7 @@ def sal_printed(on: Platform, seed: int) -> Figures:
 
 PANELS = (
     Panel("Figs 7 and 8", "LARRY against the baselines, chat and code, 70B and 8B", ("21", "21b", "21c", "21d", "21e")),
-    Panel("Fig. 9", "alpha of 1, 500 and 1,000", ("22",)),
+    Panel("Fig. 9", "alpha of 1, 500 and 1,000", ("22", "22b")),
     Panel("Figs 10 and 11", "SAL against P2C and Random, four of 70B and eight of 8B", ("23", "23b", "23c", "23d")),
     Panel("Figs 1, 3 and 4 to 6", "drawings and the workload", impossible="no results"),
     Panel("Fig. 2", "tokens a second by batch size", impossible="input: the latency model of the machine"),

@@ -311,6 +311,42 @@ def _full_batch(on: Platform, seed: int, mixed: bool, context_is_read: bool) -> 
     return last[1] / last[0] * 1e9
 
 
+LIGHT_PROMPT, HEAVY_PROMPT, LIGHT_CONTEXT = 18, 512, 100
+"""Tokens of section 2.2's prompts, and of a light decode's context."""
+
+
+@row(
+    id="28a",
+    about="prompts beside prompts, and beside decodes",
+    panel="figures 3 and 4",
+    setting=f"a step's time with light prompts of {LIGHT_PROMPT} tokens, heavy ones of {HEAVY_PROMPT} and light "
+    f"decodes at a context of {LIGHT_CONTEXT}, over that of the first alone; {_HARDWARE}",
+    claims=(
+        number("7 light", "a light prompt beside 7 light ones", "2 times", 2),
+        number("63 light", "a light prompt beside 63 light ones", "8 times", 8),
+        Printed("7 heavy", "a light prompt beside 7 heavy ones", "more than 10 times", 10, inf),
+        number("heavy, 63 light", "a heavy prompt beside 63 light ones", "3 times", 3),
+        number("decode", "a light decode beside a heavy prompt", "5 times", 5),
+    ),
+    note="the text counts no heavy prompts of figure 3b and no light ones of 3c: 7 and 63 are those of 3a.  Figures 4c "
+    "and 4d, up to 2.5 times, name no number of decodes",
+    seeds=1,
+    seconds=0.1,
+    quick=True,
+)
+def interference(on: Platform, seed: int) -> Figures:
+    """Return how many times as long steps take that others share."""
+    light, heavy, step_ns = (LIGHT_PROMPT, 0), (HEAVY_PROMPT, 0), on.latency.step_ns
+    alone, heavy_alone = step_ns([light], 0, 0), step_ns([heavy], 0, 0)
+    return {
+        "7 light": step_ns(8 * [light], 0, 0) / alone,
+        "63 light": step_ns(64 * [light], 0, 0) / alone,
+        "7 heavy": step_ns([light, *7 * [heavy]], 0, 0) / alone,
+        "heavy, 63 light": step_ns([heavy, *63 * [light]], 0, 0) / heavy_alone,
+        "decode": step_ns([heavy], 1, LIGHT_CONTEXT) / on.latency.decode_ns(1, LIGHT_CONTEXT),
+    }
+
+
 # --- decode admission -------------------------------------------------------------------------------------------------
 
 
@@ -396,8 +432,8 @@ def reserved_decodes(on: Platform, seed: int) -> Figures:
 
 BASELINE = FCFS(batching=EagerPrefill(max_batched_tokens=2_048, max_running=16, reserve="optimistic"))
 """vLLM as the paper has it, with batches of a fixed size."""
-LINK = KvLink(bytes_per_token=819_200, bytes_per_s=25_000_000_000)
-"""OPT-13B's KV over 200 Gbit/s."""
+LINK, NVLINK = (KvLink(bytes_per_token=819_200, bytes_per_s=gb * 10**9) for gb in (25, 300))
+"""OPT-13B's KV over 200 Gbit/s (TS-RoCE) and over 300 GB/s (TS-NVLink)."""
 _CLASSES: tuple[tuple[str, str, str, int | None, int, int | None], ...] = (
     ("25a", "LPLD", "figure 11", 44, 40, None),
     ("25b", "LPHD", "figure 12", 97, 47, -38),
@@ -424,6 +460,11 @@ def _class_claims(ttft: int | None, jct: int, resources: int | None) -> tuple[Pr
     return tuple(claims)
 
 
+_LIGHT_OVER_NVLINK = (
+    number("NVLink: TTFT", "time to first token over vLLM's, over NVLink", "44 % less", 0.56),
+    number("NVLink: JCT", "latency over vLLM's, over NVLink", "40 % less", 0.6),
+)
+"""Of light prompts and outputs the text gives figures of both links."""
 _INTERFERES = "outputs interfere with prompts"
 
 
@@ -444,7 +485,7 @@ def _class_row(name: str, phases: str, figure: str, ttft: int | None, jct: int, 
         "worker, buckets of 200 tokens with 74.9 % right, a link of 200 Gbit/s; vLLM with one worker and a batch of at "
         "most 16 (section 5.2.1), whole prompts first; mean time to the first token, mean latency, and time in which "
         f"workers have requests; in the control no output is longer than a token; {_HARDWARE}",
-        claims=_class_claims(ttft, jct, resources),
+        claims=_class_claims(ttft, jct, resources) + (_LIGHT_OVER_NVLINK if phases == "LPLD" else ()),
         note="perf/$ is no claim: what the paper reports does not follow from its latencies and its resource use (T6). "
         "The paper prints no arrivals; with a limit of 256 instead of its 16 vLLM's prompts hardly wait for places "
         "(figures `256: ...`)" + extra,
@@ -462,11 +503,14 @@ def _class(phases: str, on: Platform, seed: int) -> Figures:
     printed = simulate(
         work, "tetriinfer-printed", "tetriinfer-printed", cluster=split, predictor=_buckets(seed, "lower")
     )
+    faster = attrs.evolve(split, link=NVLINK)
+    nvlink = _figures(simulate(work, "tetriinfer", "tetriinfer", cluster=faster, predictor=_buckets(seed)))
     few = _figures(simulate(work, BASELINE, cluster=on.cluster))
     many = attrs.evolve(BASELINE, batching=attrs.evolve(BASELINE.batching, max_running=256))
     usual = _figures(simulate(work, many, cluster=on.cluster))
     for name, value in tetri.items():
         found |= {name: value / few[name], f"256: {name}": value / usual[name]}
+        found[f"NVLink: {name}"] = nvlink[name] / few[name]
         found[f"printed: {name}"] = _figures(printed)[name] / few[name]
     alone = _prompts_only(work)
     ours = _ttft(simulate(alone, "tetriinfer", "tetriinfer", cluster=split))
@@ -485,7 +529,7 @@ LPLD, LPHD, HPLD, HPHD, MIXED = (_class_row(*each) for each in _CLASSES)
 _GPU = "it is a time of their code on their machines"
 PANELS = (
     Panel("figure 2", "prompts by length: throughput of prefill and when it saturates", impossible=_GPU),
-    Panel("figures 3 and 4", "prefill beside prefill, and beside decodes, by light and heavy mix"),
+    Panel("figures 3 and 4", "prefill beside prefill, and beside decodes, by light and heavy mix", rows=("28a",)),
     Panel("figure 5", "heavy and light outputs in one batch", rows=("28",)),
     *(
         Panel(figure, f"time to first token, latency, resources and perf/$ of class {phases}", rows=(name,))
