@@ -167,14 +167,14 @@ def _may_be_served(log: AccessLog) -> npt.NDArray[np.bool_]:
 
 
 def _decoding(log: AccessLog, begun_ns: Ints) -> Table:
-    """Return from when to when requests decode, and how far their tokens are apart."""
-    rows = np.flatnonzero((begun_ns != UNKNOWN) & (log.output > 1))
+    """Return from when to when requests decode, and how far their tokens are apart (0 where they are not counted)."""
+    rows = np.flatnonzero((begun_ns != UNKNOWN) & ((log.output > 1) | (log.measured == 0)))
     start, stop = begun_ns[rows], log.end_ns[rows]
     return {
         "client": log.client[rows],
         "start_ns": start,
         "stop_ns": stop,
-        "apart_ns": (stop - start) // (log.output[rows] - 1),
+        "apart_ns": np.where(log.measured[rows] == 0, 0, (stop - start) // np.maximum(log.output[rows] - 1, 1)),
     }
 
 

@@ -26,8 +26,9 @@ class AccessLog:
     the wait is known to have ended: when the request left the queue, else its first token; UNKNOWN where the row has
     neither, as a request that was refused.  `end_ns` is never UNKNOWN.
 
-    `streamed` is 1, 0 or UNKNOWN.  `outcome` is an `Ending`.  `attempt` counts the tries of one request from 0: rows
-    with the same request id, in order of arrival (0 without an id; equal rows are one try).
+    `streamed` is 1, 0 or UNKNOWN.  `measured` is 0 for a request that finished and does not say its tokens: what it
+    leaves out is 0.  `outcome` is an `Ending`.  `attempt` counts the tries of one request from 0: rows with the same
+    request id, in order of arrival (0 without an id; equal rows are one try).
 
     `file` numbers the names of `files`, and `line` is where the row ends in it, from 1.
 
@@ -56,6 +57,7 @@ class AccessLog:
     most: Ints
     streamed: Ints
     outcome: Ints
+    measured: Ints
     attempt: Ints
     file: Ints
     line: Ints

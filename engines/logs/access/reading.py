@@ -25,7 +25,7 @@ from fairsched.engines.logs.access.presets import recognise
 from fairsched.engines.logs.access.row_reader import ALL_CLIENTS, NO_NAME, ROW, RowReader
 from fairsched.engines.logs.access.rows import LogKind, Row, Rows, Source, expanded, rows_of, title
 from fairsched.engines.logs.access.suggest import suggestion_of
-from fairsched.engines.logs.access.values import UNKNOWN
+from fairsched.engines.logs.access.values import UNKNOWN, Ending
 from fairsched.engines.workloads import TraceError
 from fairsched.model.service import Ints
 
@@ -288,9 +288,20 @@ class _Table:
         if self._faults:
             notes += (f"Rows that could not be read and are left out: {self._faults:,}; the first: {self.fault}.",)
         attempt = _attempts(columns.pop("request"), again)
+        opening = self._opening(identity)
+        if unmeasured := len(columns["measured"]) - int(columns["measured"].sum()):
+            finished = int((columns["outcome"] == Ending.FINISHED).sum())
+            if unmeasured == finished:
+                raise TraceError(path, None, "prompt_tokens, output_tokens", "values in some row", "nothing")
+            part = _unmeasured_share(columns)
+            opening += (
+                f"Requests that finished and do not say their tokens: {unmeasured:,} of {finished:,}. They count with "
+                f"their waits and are charged nothing; about {part:.1%} of the load is missing, if they are like the "
+                "others of their clients. A stream says its tokens if it is asked to (stream_options.include_usage).",
+            )
         return AccessLog(
             path=path, files=tuple(self._files), fields=fields, reading=reading, notes=notes,
-            utc_offset_s=utc_offset_s, identity=identity, opening=self._opening(identity), attempt=attempt,
+            utc_offset_s=utc_offset_s, identity=identity, opening=opening, attempt=attempt,
             **names, **columns,
         )  # fmt: skip
 
@@ -312,6 +323,21 @@ class _Table:
             again.append(known.setdefault(name, len(known)))
         column[:] = np.array(again, dtype=np.int64)[column]
         return found, known
+
+
+def _unmeasured_share(columns: dict[str, Any]) -> float:
+    """Return what part of the load requests without tokens are, if each is as its client's others are in the mean."""
+    finished = columns["outcome"] == Ending.FINISHED
+    told, untold = finished & (columns["measured"] == 1), columns["measured"] == 0
+    cost = columns["prompt"] + 2 * columns["output"]
+    clients = int(columns["client"].max()) + 1
+    total, count, lost = (
+        np.bincount(columns["client"][rows], weights, clients)
+        for rows, weights in ((told, cost[told]), (told, None), (untold, None))
+    )
+    mean = np.where(count > 0, total / np.maximum(count, 1), total.sum() / max(count.sum(), 1))
+    missing = float((lost * mean).sum())
+    return missing / max(missing + float(total.sum()), 1)
 
 
 def _attempts(request: Ints, again: npt.NDArray[np.bool_]) -> Ints:

@@ -19,10 +19,10 @@ NO_NAME = "(none)"
 ROW = (
     *("client", "worker", "model", "status"),
     *("arrival_ns", "served_ns", "first_ns", "end_ns", "prompt", "cached", "output", "most"),
-    *("streamed", "outcome", "request"),
+    *("streamed", "outcome", "measured", "request"),
 )
 """What is made of a row: the client at each level, three names, and numbers; `request` is a hash of the request."""
-Understood = tuple[Names, str, str | None, str, int, int, int, int, int, int, int, int, int, int, int]
+Understood = tuple[Names, str, str | None, str, int, int, int, int, int, int, int, int, int, int, int, int]
 _NUMBERS = (*MOMENTS, *DURATIONS, *COUNTS)
 _LENGTH_OF = {"arrival": "latency", "end": "latency", "first_token": "ttft"}
 """The length of time that makes up for a moment."""
@@ -93,12 +93,8 @@ class RowReader:
                 arrival = end - latency
             elif end == vals.UNKNOWN and arrival != vals.UNKNOWN:
                 end = arrival + latency
-        if (
-            arrival == vals.UNKNOWN
-            or (finished and vals.UNKNOWN in (end, prompt, output))
-            or (output > 0 and end == vals.UNKNOWN)
-        ):
-            self._missing(number, finished, found)
+        if arrival == vals.UNKNOWN or (end == vals.UNKNOWN and (finished or output > 0)):
+            self._missing(number, found)
         if first == vals.UNKNOWN and ttft != vals.UNKNOWN:
             first = arrival + ttft
         if finished or output > 0 or (outcome == vals.Ending.CANCELLED and arrival <= first < end):
@@ -126,6 +122,7 @@ class RowReader:
             most,
             vals.streamed_of(self._text(row, "streamed", "")) if "streamed" in self._paths else vals.UNKNOWN,
             outcome,
+            int(not finished or vals.UNKNOWN not in (prompt, output)),
             _hash(self._text(row, "request_id", "")) if "request_id" in self._paths else vals.UNKNOWN,
         )
 
@@ -178,11 +175,10 @@ class RowReader:
             )
         return earlier
 
-    def _missing(self, number: int, finished: bool, found: Sequence[int]) -> NoReturn:
-        """Refuse the row, with all that it does not say."""
+    def _missing(self, number: int, found: Sequence[int]) -> NoReturn:
+        """Refuse the row, with all the times that it does not say."""
         there, values = self._paths, dict(zip(_NUMBERS, found, strict=True))
         fields = [*(["arrival"] if "arrival" in there else ["end", "latency"]), "end" if "end" in there else "latency"]
-        fields += ["prompt_tokens", "output_tokens"] if finished else []
         names = [self.columns.of[field].name for field in dict.fromkeys(fields) if values[field] == vals.UNKNOWN]
         raise TraceError(self.path, number, ", ".join(names), "a value" if len(names) == 1 else "values", "nothing")
 

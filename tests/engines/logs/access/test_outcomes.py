@@ -2,11 +2,15 @@
 was."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fairsched.engines.analysis.audit import audit_log
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Ending, read_access_log
-from tests.support.access_logs import logged
+from tests.support.access_logs import GOOD, logged
 
 ROW: dict[str, object] = {"start_ms": 1_000, "latency_ms": 5, "prompt_tokens": 1, "output_tokens": 0}
 
@@ -79,3 +83,37 @@ def test_a_first_token_that_is_not_told_is_unknown(tmp_path: Path) -> None:
     assert (log.served_ns - log.arrival_ns).tolist()[1:] == [2_000_000, 3_000_000]
     assert log.served_ns[0] == UNKNOWN
     assert log.first_ns.tolist() == [UNKNOWN, UNKNOWN, log.arrival_ns[2] + 3_000_000]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 90), st.booleans()), min_size=2, max_size=20))
+def test_a_stream_without_usage_is_counted(rows: list[tuple[str, int, bool]]) -> None:
+    """Its row stops nothing: waits are all there, and what share of the load may be missing is said, with the remedy:
+    that of the same log had it been whole, where a client's requests are alike."""
+    rows = [("a", 5, True), *rows]
+    prompt = {"a": 10, "b": 70}
+    whole = [GOOD | {"client": c, "ttft_ms": 2, "latency_ms": w + 2, "prompt_tokens": prompt[c]} for c, w, _ in rows]
+    bare = [
+        row if told else row | {"prompt_tokens": None, "output_tokens": None}
+        for row, (_, _, told) in zip(whole, rows, strict=True)
+    ]
+    known = {client for client, _, told in rows if told}
+    with TemporaryDirectory() as folder:
+        log = read_access_log(logged(Path(folder), *bare))
+        audit = audit_log(Path(folder, "a.jsonl"))
+    assert len(log.client) == len(rows) == audit.total.finished
+    assert audit.total.wait_us.p50 == 2_000
+    missing = [client for client, _, told in rows if not told]
+    assert any("include_usage" in said for said in log.opening) == bool(missing)
+    if missing and set(missing) <= known:
+        cost = {client: tokens + 2 for client, tokens in prompt.items()}
+        part = sum(cost[client] for client in missing) / sum(cost[client] for client, _, _ in rows)
+        assert f"about {part:.1%} of the load is missing" in log.opening[-1]
+
+
+def test_a_client_whose_streams_say_no_tokens_does_not_starve(tmp_path: Path) -> None:
+    """It is served from first token to end."""
+    bare = GOOD | {"client": "b", "latency_ms": 60_000, "prompt_tokens": None, "output_tokens": None}
+    waiting = GOOD | {"client": "b", "ttft_ms": 50_000, "latency_ms": 50_001}
+    others = [GOOD | {"start_ms": 1_000 * i} for i in range(60)]
+    assert not audit_log(logged(tmp_path, bare, waiting, *others)).starved
+    assert audit_log(logged(tmp_path, waiting, *others)).starved

@@ -36,13 +36,19 @@ def test_a_moments_unit_is_seen(tmp_path: Path, value: object, unit: str) -> Non
 
 @pytest.mark.parametrize("nothing", [*sorted(values.NULLS), " ", None, float("nan")])
 def test_markers_of_nothing_are_no_values(tmp_path: Path, nothing: object) -> None:
-    """A row without a first token, a client or a status is no error, however it says so; one without its tokens is."""
+    """A row without a first token, a client, a status or its tokens is no error, however it says so; a log is in which
+    none has tokens."""
     row = GOOD | dict.fromkeys(("ttft_ms", "client", "cached_tokens", "model", "status", "stream"), nothing)
     log = read_access_log(logged(tmp_path, row, GOOD | {"model": "m", "cached_tokens": 0}))
     assert (log.first_ns[0], log.served_ns[0], log.outcome[0]) == (UNKNOWN, UNKNOWN, Ending.FINISHED)
     assert (log.clients, log.models, log.model.tolist()) == (("(none)", "a"), ("m",), [UNKNOWN, 0])
-    with pytest.raises(TraceError, match="field prompt_tokens, output_tokens: expected values, found nothing"):
-        read_access_log(logged(tmp_path, GOOD, GOOD | {"prompt_tokens": nothing, "output_tokens": nothing}))
+    bare = GOOD | {"prompt_tokens": nothing, "output_tokens": nothing}
+    assert read_access_log(logged(tmp_path, GOOD, bare)).measured.tolist() == [0, 1]
+    with pytest.raises(TraceError, match="columns that say prompt_tokens"):
+        read_access_log(logged(tmp_path, bare, bare))
+    rows = [GOOD | {"status": 500}, *[bare] * 2]
+    with pytest.raises(TraceError, match="field prompt_tokens, output_tokens: expected values in some row"):
+        read_access_log(logged(tmp_path, *rows))
 
 
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
