@@ -156,7 +156,10 @@ OUTPUTS_LIKELY = Assumption(
     "of the tokens that are counted in flight for the client then.",
 )
 FITS_ALONE = Assumption("FitsAlone", "Every request fits into an empty worker.")
-BACKLOGGED_DURING = Assumption("BackloggedDuring", "The named client has a request waiting throughout the interval.")
+BACKLOGGED_DURING = Assumption(
+    "BackloggedDuring",
+    "The named client has a request waiting throughout the interval, and lacks no slot for an adapter.",
+)
 WAITS_SAID = Assumption(
     "WaitsSaid", "Whenever an account gives credit, it has been told that each named client waits, if it does."
 )

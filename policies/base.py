@@ -58,7 +58,7 @@ class Limits:
     first token and the others only decode (0: each may do both).  All outputs of a client are
     reserved but `unreserved_tokens`.  A window before servers reserves what is predicted (`outputs_predicted`): of a
     client no more than `unreserved_tokens` came beside it, and it charges at most `hold_tokens` output tokens for what
-    a client holds.
+    a client holds.  `slots_lack` says that a request may lack a slot for its adapter.
     """
 
     kv_capacity_tokens: int
@@ -71,6 +71,7 @@ class Limits:
     unreserved_tokens: int = 0
     hold_tokens: int = 0
     outputs_predicted: bool = False
+    slots_lack: bool = False
 
     def __attrs_post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "unreserved_tokens", "hold_tokens"):

@@ -264,7 +264,10 @@ def simulate(
 
 def limits_of(workload: Workload, cluster: Cluster, policy: AnyLocalPolicy) -> Limits:
     """Return what the policy's bound rests on in a run over this cluster."""
-    return run_limits(policy, workload.jobs, cluster.capacity, len(cluster.all_specs))
+    limits = run_limits(policy, workload.jobs, cluster.capacity, len(cluster.all_specs))
+    adapters = {job.request.adapter for job in workload.jobs if job.request.adapter}
+    lack = len(adapters) > min(spec.adapter_slots for spec in cluster.all_specs)
+    return attrs.evolve(limits, slots_lack=lack and limits.slots_lack)
 
 
 def run_one(

@@ -298,6 +298,12 @@ class BandAdmissions(AdmissionTransaction):
     def skip(self, group: int) -> None:
         self.inside(int(self.state.band[group])).skip(group)
 
+    def withdraw(self, group: int) -> None:
+        self.inside(int(self.state.band[group])).withdraw(group)
+
+    def passes(self, group: int) -> None:
+        self.inside(int(self.state.band[group])).passes(group)
+
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         band, parts = int(self.state.band[group]), self.parts
         inside = self.inside(band)
@@ -353,6 +359,7 @@ class BandGate(BoundedGate[BandState]):
     """The higher band first, each lower one with its share; within a band, the deficit gate."""
 
     name: ClassVar[str] = "bands"
+    withdraws: ClassVar[bool] = True
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = BandState
     theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS

@@ -31,6 +31,15 @@ class AdmissionTransaction(ABC):
     def skip(self, group: int) -> None:
         """The head of this group cannot go in this decision (its cap, or its prefix is being computed)."""
 
+    def withdraw(self, group: int) -> None:
+        """The head of this group lacks a slot for its adapter, which no credit gives it: it is skipped, and a gate
+        whose theorems allow that decides as if the group did not wait."""
+        self.skip(group)
+
+    def passes(self, group: int) -> None:
+        """The head of this group enters after `choose`, whatever that said: others that have credit were withdrawn."""
+        return
+
     @abstractmethod
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         """The group's head enters: charge it.  `emptied` says that nothing more of it waits."""
@@ -82,6 +91,8 @@ class Gate(ABC, Generic[GateState]):
     theorems: ClassVar[tuple[Theorem, ...]] = ()
     progress: ClassVar[tuple[str, ...]] = ("progress",)
     """Ids of the theorems that say that clients who wait are served: a gate that admits no client is fair to all."""
+    withdraws: ClassVar[bool] = False
+    """Whether a client that lacks a slot for an adapter counts as one that does not wait: then no bound is about it."""
     rates: Rates
 
     @property

@@ -481,6 +481,16 @@ class DeficitAdmissions(KernelAdmissions):
                 self.in_flight = self.in_flight.copy()
             self.in_flight = reserve(NUMPY_OWNED, self.in_flight, group, kv_tokens)
 
+    def withdraw(self, group: int) -> None:
+        self.skip(group)
+        self.queued[group] = False
+
+    def passes(self, group: int) -> None:
+        if self.q[group] <= 0:
+            # The refill of which it entered was for clients without credit, and ended when it had some.
+            self.queued = self.ready = np.arange(len(self.ready)) == group
+            self.choose(self.score)
+
     def counted(self, client: int, output_tokens: int) -> int:
         usual = self.state.usual
         return likely(int(usual[client]) if client < len(usual) else 0, output_tokens)
@@ -502,6 +512,7 @@ class DeficitGate(KernelGate):
     """
 
     name: ClassVar[str] = "deficit"
+    withdraws: ClassVar[bool] = True
     state_type: ClassVar[Any] = DeficitState
     state, masks, per_weight = ("q", "known"), ("known",), ("quantum",)
     kept: ClassVar[tuple[str, ...]] = ("in_flight",)

@@ -14,6 +14,7 @@ State: a deficit a node, and how many clients wait at or below it.  A client in 
 the organisations: without groups this is the deficit gate.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -309,14 +310,15 @@ class HierarchicalAdmissions(AdmissionTransaction):
         self.ready = self.queued
         self.credit = state.in_credit()
         self._refilled: Ints | None = None
+        self._withdrawn: Ints | None = None
 
     @property
     def refilled(self) -> Ints:
         """The deficits from which the gate chooses.  O(1) where no refill is due."""
         if self._refilled is None:
-            top, due = self.gate.refills_top, self.credit.due
-            if due if top else due - {ROOT}:
-                waiting = self.below > 0
+            top, due, away = self.gate.refills_top, self.credit.due, self._withdrawn
+            if away is not None or (due if top else due - {ROOT}):
+                waiting = self.below > (0 if away is None else away)
                 self._refilled = refilled(self.q, waiting if top else waiting & (self.state.up != ROOT), self.state)
             else:
                 self._refilled = self.q
@@ -336,6 +338,17 @@ class HierarchicalAdmissions(AdmissionTransaction):
         if self.ready is self.queued:
             self.ready = self.queued.copy()
         self.ready[group] = False
+
+    def withdraw(self, group: int) -> None:
+        self.skip(group)
+        away = np.zeros_like(self.below) if self._withdrawn is None else self._withdrawn
+        self._withdrawn = along(NUMPY, away, *self.state.path(group), 1)
+        self._refilled = None
+
+    def passes(self, group: int) -> None:
+        if self.lacks_credit(group):
+            self._withdrawn = along(NUMPY, self.below, *self.state.path(group), -1)
+            self._refilled = None
 
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         q = self.refilled
@@ -412,6 +425,7 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     any."""
 
     name: ClassVar[str] = "hierarchical"
+    withdraws: ClassVar[bool] = True
     charge_rule: ClassVar[ChargeRule] = "extend"
     state_type: ClassVar[Any] = HierarchicalState
     theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
@@ -647,11 +661,12 @@ class TreeOfDeficits(GateInterpreter):
 
     def choose(self, client: int, waiting: Collection[int], skips: bool) -> int:
         families: dict[_Node, list[_Node]] = {}
+        below = Counter(node for each in waiting for node in self._path(each))
         for node, above in self.above.items():
             if above or self.gate.refills_top:
                 families.setdefault(above, []).append(node)
         for family in families.values():
-            queued = ExactVector([self.below[node] > 0 for node in family])
+            queued = ExactVector([below[node] > 0 for node in family])
             known = ExactVector([node in self.known for node in family])
             quantum = ExactVector([self.quantum[node] for node in family])
             q = refilled_in_rounds(ExactVector([self.q[node] for node in family]), queued, known, quantum)

@@ -257,6 +257,13 @@ class _GlobalAdmissions(DeficitAdmissions):
     def choose(self, heads: Ints) -> int:
         return super().choose(grown(heads, len(self.places), NO_SCORE))
 
+    def withdraw(self, group: int) -> None:
+        # A client that lacks a slot here may find one at another worker: it waits on.
+        self.skip(group)
+
+    def passes(self, group: int) -> None:
+        return
+
     def give(self) -> None:
         before = self.q
         super().give()
@@ -298,6 +305,7 @@ class GlobalDeficitGate(DeficitGate):
     kept = ("in_flight", "places", "granted", "landed")
     rooms = ("in_flight", "places", "granted")
     admissions = _GlobalAdmissions
+    withdraws = False
     theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = ("D2-steal",)
     gap_theorems: ClassVar[tuple[str, ...]] = (D2_GLOBAL.id, D2_STALE.id)

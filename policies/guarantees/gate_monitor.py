@@ -21,12 +21,13 @@ from fairsched.policies.gates import GateInterpreter, LeasedDeficits, LeasedTree
 
 @attrs.define(eq=False)
 class _Call:
-    """A request: its client, its declared output and how much of it there was when it came to wait, whether it
-    runs, and of its last admission what it computes and what it takes from the cache."""
+    """A request: its client, its declared output and how much of it there was when it came to wait, whether it names an
+    adapter, whether it runs, and of its last admission what it computes and what it takes from the cache."""
 
     client: int
     declared: int
     generated: int
+    adapter: bool
     runs: bool = False
     extend_tokens: int = 0
     cached_tokens: int = 0
@@ -49,6 +50,7 @@ class GateMonitor:
         self._settles = type(gate).settle is not GateInterpreter.settle
         self._percent = Charging(charging.rates, charging.input, (), charging.cached_percent).percent
         self._waiting: dict[int, int] = {}
+        self._slots: Counter[int] = Counter()
         self._calls: dict[int, _Call] = {}
         self._first: Counter[int] = Counter()
         self._handlers: dict[type, Callable[[Any], str | None]] = {
@@ -87,13 +89,16 @@ class GateMonitor:
 
     # --- queue ------------------------------------------------------------------------------------------------------
 
-    def _join(self, client: int) -> None:
-        self._gate.joined(client, self._waiting)
-        self._waiting[client] = self._waiting.get(client, 0) + 1
+    def _join(self, call: _Call) -> None:
+        self._gate.joined(call.client, self._waiting)
+        self._waiting[call.client] = self._waiting.get(call.client, 0) + 1
+        self._slots[call.client] += call.adapter
 
-    def _leave(self, client: int) -> None:
-        """Count one waiting request of the client less."""
+    def _leave(self, call: _Call) -> None:
+        """Count one waiting request less."""
+        client = call.client
         self._waiting[client] -= 1
+        self._slots[client] -= call.adapter
         if not self._waiting[client]:
             del self._waiting[client]
 
@@ -101,8 +106,10 @@ class GateMonitor:
         request = event.request
         # A request that lacks a slot for its adapter is passed over.
         self._skips = self._skips or bool(request.adapter)
-        self._calls[request.id] = _Call(request.client, request.max_output_tokens, event.generated_tokens)
-        self._join(request.client)
+        self._calls[request.id] = call = _Call(
+            request.client, request.max_output_tokens, event.generated_tokens, bool(request.adapter)
+        )
+        self._join(call)
 
     def _rejected(self, event: events.Rejected) -> None:
         self._gone(event.request_id)
@@ -110,7 +117,7 @@ class GateMonitor:
     def _gone(self, request_id: int) -> None:
         call = self._calls.pop(request_id, None)
         if call is not None:
-            self._leave(call.client)
+            self._leave(call)
             if call.client not in self._waiting:
                 self._gate.left(call.client)
 
@@ -121,10 +128,14 @@ class GateMonitor:
         if call is None or call.runs or call.client != client:
             return f"request {event.request_id} of client {client} is admitted and does not wait"
         chosen = self._gate.choose(client, self._waiting, self._skips)
+        if chosen != client and any(self._slots[each] for each in self._waiting):
+            # Clients that lack a slot for an adapter may have been withdrawn.
+            able = [each for each in self._waiting if each == client or not self._slots[each]]
+            chosen = self._gate.choose(client, able, self._skips)
         call.runs, call.extend_tokens, call.cached_tokens = True, event.extend_tokens, event.cached_prefix_tokens
         kv_tokens = call.extend_tokens + call.declared - call.generated
         self._gate.admitted(client, self._charged(call), self._waiting, self._waiting[client] == 1, kv_tokens)
-        self._leave(client)
+        self._leave(call)
         if chosen == client:
             return None
         instead = "no client" if chosen == NO_GROUP else f"client {chosen}"
@@ -177,7 +188,7 @@ class GateMonitor:
         call = self._calls.get(event.request_id)
         if call is not None:
             call.runs, call.generated = False, event.generated_tokens
-            self._join(call.client)
+            self._join(call)
 
     def _cancelled(self, event: events.Cancelled | events.Migrated) -> None:
         if not event.was_running:

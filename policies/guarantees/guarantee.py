@@ -46,15 +46,19 @@ class GateGuarantee(Guarantee):
         return self.batching.limits(kv_capacity_tokens, output_tokens_max)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        return None if (gate := self._bounded) is None else gate.service_gap_bound(clients, limits)
+        return None if (gate := self._bounded(limits)) is None else gate.service_gap_bound(clients, limits)
 
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
-        return None if (gate := self._bounded) is None else gate.group_gap_bound(groups, limits)
+        return None if (gate := self._bounded(limits)) is None else gate.group_gap_bound(groups, limits)
 
-    @property
-    def _bounded(self) -> "gates.BoundedGate[Any] | None":
+    def _bounded(self, limits: Limits) -> "gates.BoundedGate[Any] | None":
         """The gate, if a theorem says its bound."""
-        return self.gate if isinstance(self.gate, gates.BoundedGate) and self.gate.gap_theorems else None
+        bounds = isinstance(self.gate, gates.BoundedGate) and self.gate.gap_theorems and not self._withdraws(limits)
+        return self.gate if bounds else None
+
+    def _withdraws(self, limits: Limits) -> bool:
+        """Return whether clients that wait may count as ones that do not, since they lack a slot for an adapter."""
+        return limits.slots_lack and self.gate.withdraws
 
     def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> sec.WorstWait | None:
         """T-wait: the longest wait on a worker with this latency model; `limits` name the largest request.
@@ -76,6 +80,8 @@ class GateGuarantee(Guarantee):
     def no_wait(self, limits: Limits, latency: LatencyModel) -> str:
         if why := no_wait_cost(self.gate, limits):
             return why
+        if self._withdraws(limits):
+            return "a request may lack a slot for its adapter"
         if not self.batching.serves_all:
             return "a step of this batching rule may leave out requests that run"
         if not limits.outputs_reserved:
@@ -100,7 +106,7 @@ class GateGuarantee(Guarantee):
         The bound of a one-sided theorem is stated even where the configuration breaks one of its assumptions, which the
         promise names: a monitor then shows the theorem fail.  With the worker's `latency` waits are bounded in time.
         """
-        gate, rule = self.gate, self.gate.charging
+        gate, rule, leased = self.gate, self.gate.charging, isinstance(self.gate, gates.AnyLeasedGate)
         weights = tuple(client.weight for client in clients)
         terms = bound_terms(gate, clients, limits)
         cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
@@ -115,8 +121,8 @@ class GateGuarantee(Guarantee):
             theorems=tuple(_stated(theorem, limits) for theorem in theorems),
             charge_max=min((each.charge_max // each.scale for each in terms), default=None),
             # The bounds of credit on lease are about what all holders charge, and a run is one holder's.
-            gap_bound=None if isinstance(gate, gates.AnyLeasedGate) else self.service_gap_bound(clients, limits),
-            lag_bound=None if isinstance(gate, gates.AnyLeasedGate) else _lag_bound(gate, terms),
+            gap_bound=None if leased else self.service_gap_bound(clients, limits),
+            lag_bound=None if leased or self._withdraws(limits) else _lag_bound(gate, terms),
             quanta=tuple(each.quantum for each in terms if each.quantum),
             broken=gate.broken_assumptions,
             outputs_reserved=limits.outputs_reserved,

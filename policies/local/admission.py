@@ -292,8 +292,7 @@ class AdmissionPass:
             if entry is None or (held_back and self._held_back(entry)):
                 if not grouped:
                     break
-                assert self.turn is not None
-                self.turn.skip(group)
+                self._pass_over(group)
             elif not self.admit(entry):
                 break
             group = None
@@ -345,7 +344,7 @@ class AdmissionPass:
                 return None if seats > 0 and self.fits(entry) else (group, entry.request.id)
             if self.turn is None or not self.policy.gate.grouped:
                 return None
-            self.turn.skip(group)
+            self._pass_over(group)
         return None
 
     def first_allowed(self) -> QueuedRequest | None:
@@ -356,8 +355,16 @@ class AdmissionPass:
                 return entry
             if self.turn is None or not self.policy.gate.grouped:
                 return None
-            self.turn.skip(group)
+            self._pass_over(group)
         return None
+
+    def _pass_over(self, group: int) -> None:
+        """Go on to the other groups, as if this one did not wait where its best request lacks a slot."""
+        assert self.turn is not None
+        if lacks_slot(self, self.best(group)):
+            self.turn.withdraw(group)
+        else:
+            self.turn.skip(group)
 
     def _valid_steps(self, group: int | None) -> int | None:
         """Return for how many decode steps the same is decided, where no request enters."""
@@ -559,9 +566,8 @@ def wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, req
     """
     batch, entry = opened(policy, state, view), state.queue.entries[request_id]
     room = AdmissionPass(policy, state, view, batch, free_tokens(policy, view, batch))
-    room.chosen()
+    room.first = room.first_allowed()
     if room.turn is not None and room.turn.lacks_credit(entry.request.client):
         return "gate"
-    room.first = room.first_allowed()
     why: WaitReason = next((rule.reason for rule in policy.rules if rule.refuses(room, entry)), "budget")
     return "swapped" if request_id in view.host.kv and why in ("order", "memory", "budget") else why

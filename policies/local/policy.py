@@ -236,6 +236,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         if not self.ungated:
             turn = self.gate.begin(state.gate, state.queue.heads)
             turn.choose(state.queue.heads)
+            turn.passes(states.group_of(self.gate, event.client))
         entry = state.queue.entries[event.request_id]
         cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
         state = rules.enter(self, state, turn, entry, event.extend_tokens, cache, cut)

@@ -119,7 +119,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.worker = WorkerState(0, capacity, host=Host(host * capacity), adapter_slots=slots)
         self.state = self._opened()
         clients = tuple(Client(i, str(i)) for i in range(self.world.clients))
-        limits = self.policy.guarantee.limits(capacity, OUTPUT_TOKENS_MAX)
+        limits = attrs.evolve(self.policy.guarantee.limits(capacity, OUTPUT_TOKENS_MAX), slots_lack=bool(slots))
         promise = self.policy.guarantee.promise(clients, limits)
         if promise is not None:
             self.monitor = Monitor(promise, self.policy.guarantee.gate_monitor())

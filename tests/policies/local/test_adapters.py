@@ -16,7 +16,8 @@ from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, transitions
 from fairsched.policies.catalog import DLPM, FCFS, DLPMInBatch
-from fairsched.policies.gates import InBatchGate
+from fairsched.policies.gates import BandGate, DeficitGate, HierarchicalGate, InBatchGate
+from fairsched.policies.guarantees.relation import KernelRelation
 from fairsched.policies.local import ComposedPolicy
 from tests.support.policy_play import Play
 
@@ -104,6 +105,43 @@ def test_a_client_in_credit_is_not_kept_out_by_slots_of_debtors(policy: Composed
         steps += 1
         assert steps < 1_000
     assert rare in play.finished()
+
+
+DEFICITS = {
+    "flat": DLPM(gate=DeficitGate(quantum=9)),
+    "in batch": DLPMInBatch(gate=InBatchGate(quantum=9)),
+    "organisations": DLPM(gate=HierarchicalGate(quantum=9)),
+    "bands": DLPM(gate=BandGate(quantum=9)),
+}
+
+
+@given(which=st.sampled_from(sorted(DEFICITS)), coming=ARRIVALS, slots=st.integers(1, 2))
+def test_clients_that_lack_a_slot_hold_no_other_back(
+    which: str, coming: list[list[tuple[str, int, int]]], slots: int
+) -> None:
+    """While all other clients that wait lack slots, one that needs none is served at once, whatever credit they have;
+    a policy that only observes the admissions has the same gate, and so has what is proved of it."""
+    policy = DEFICITS[which]
+    play, relation = with_slots(policy, slots), policy.guarantee.relation()
+    seen, state = 0, policy.init()
+    assert isinstance(relation, KernelRelation)
+    for step in range(3 * len(coming) + 9):
+        for adapter, output_max, early in coming[step] if step < len(coming) else ():
+            client = "abcd".index(adapter)
+            named = {"adapter": adapter} if client else {}
+            play.arrive(client, prompt=3, output=max(output_max - early, 1), output_max=output_max, **named)
+        queue = [waiting.request for waiting in play.worker.queue.values()]
+        free = [request.id for request in queue if request.client == 0]
+        lacking = all(play.worker.lacks_slot(request) for request in queue if request.client)
+        plan = play.step()
+        assert not (free and lacking) or any(admission.request_id in free for admission in plan.admit)
+        for event in play.events[seen:]:
+            state = policy.observe(state, event)
+            relation.observe(event)
+            assert relation.refused is None
+        seen = len(play.events)
+        assert relation.difference(state) is None
+        assert policy.state_to_json(state) == policy.state_to_json(play.state)
 
 
 def test_a_worker_without_slots_refuses_a_request_that_names_an_adapter() -> None:
