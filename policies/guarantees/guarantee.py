@@ -53,8 +53,9 @@ class GateGuarantee(Guarantee):
 
     def _bounded(self, limits: Limits) -> "gates.BoundedGate[Any] | None":
         """The gate, if a theorem says its bound."""
-        bounds = isinstance(self.gate, gates.BoundedGate) and self.gate.gap_theorems and not self._withdraws(limits)
-        return self.gate if bounds else None
+        if isinstance(self.gate, gates.BoundedGate) and self.gate.gap_theorems and not self._withdraws(limits):
+            return self.gate
+        return None
 
     def _withdraws(self, limits: Limits) -> bool:
         """Return whether clients that wait may count as ones that do not, since they lack a slot for an adapter."""
