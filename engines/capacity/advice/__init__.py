@@ -4,8 +4,17 @@
 
 from fairsched.engines.capacity.advice.advice import Advice
 from fairsched.engines.capacity.advice.advising import advise
-from fairsched.engines.capacity.advice.configuration import gateway_toml, write_configurations
+from fairsched.engines.capacity.advice.configuration import Windows, gateway_toml, write_configurations
 from fairsched.engines.capacity.advice.page import write_advice
 from fairsched.engines.capacity.advice.window import REQUESTS, busiest_window
 
-__all__ = ["REQUESTS", "Advice", "advise", "busiest_window", "gateway_toml", "write_advice", "write_configurations"]
+__all__ = [
+    "REQUESTS",
+    "Advice",
+    "Windows",
+    "advise",
+    "busiest_window",
+    "gateway_toml",
+    "write_advice",
+    "write_configurations",
+]

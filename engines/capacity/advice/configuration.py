@@ -1,30 +1,41 @@
 """Configurations that do what is advised: of the gateway, and of the scheduler inside vLLM.
 
-Both are complete and pass their checks as they are.  What only the operator knows (addresses, keys) stands in as a
-placeholder that a comment names.
+Both are complete and pass their checks as they are.  What only the operator knows (keys, and addresses that are not in
+the log) stands in as a placeholder that a comment names; what the log does not tell is said as a warning.
 """
 
 import json
+import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import attrs
 import numpy as np
 
 from fairsched.engines.calibration.from_log import UNLIMITED
 from fairsched.engines.capacity.advice.advice import Advice
 from fairsched.engines.files import make_folder, write_whole
-from fairsched.engines.logs.access import UNKNOWN, AccessLog
+from fairsched.engines.logs.access import UNKNOWN
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX
+from fairsched.model.request import Client
+from fairsched.policies.guarantees import WindowTerms, window_limits
+from fairsched.policies.registry import local_policy, with_parameters
 
 CLIENTS_MAX = 64
 """So many clients are written, those with the most service; others are added in the same way."""
 QUANTUM = 4_096
+KNOWN_MIN = 0.9
+"""The log must tell of such a share of the requests when their wait was over, for windows to be known."""
+LARGEST = 8
+"""A window for which nothing better is known holds so many of the largest request."""
+_PLAIN = re.compile(r"https?://[A-Za-z0-9._:/\[\]-]+")
 
 
 def gateway_toml(advice: Advice) -> str:
     """Return a `gateway.toml` for the servers of the log."""
-    workers = max(len(advice.log.workers) if advice.fit is None else advice.fit.machine.workers, 1)
-    names = advice.log.workers if len(advice.log.workers) == workers > 1 else ()
-    tokens, why = _window(advice)
+    windows = Windows.of(advice)
+    workers = windows.servers
+    names = advice.log.workers if len(advice.log.workers) == workers else ()
     lines = [
         "# Written by `fairsched advise`. Fill in the addresses and the keys, then:",
         "#   fairsched gateway gateway.toml --check",
@@ -33,18 +44,21 @@ def gateway_toml(advice: Advice) -> str:
         f"policy = {json.dumps(advice.policy)}",
         f"quantum = {advice.quantum or QUANTUM}",
         "",
+        *(f"# WARNING: {warning}" for warning in windows.warnings),
     ]
-    if not names and advice.fit is not None:
+    if len(names) < 2 and advice.fit is not None:
         lines += [
             f"# The log does not name several servers; {workers} of them fitted. With another number, keep the sums:",
-            f"# {workers * tokens:,} tokens and {workers * advice.fit.machine.max_running:,} requests in all.",
+            f"# {workers * windows.tokens:,} tokens and {workers * windows.requests:,} requests in all.",
         ]
     for i in range(workers):
+        name = names[i] if names else ""
+        url = _url(name)
         lines += [
-            "[[server]]" + (f"  # {_comment(names[i])} in the log" if names else ""),
-            f'url = "http://SERVER-{i + 1}:8000"  # fill in',
-            f"window_tokens = {tokens}  # {why}",
-            *_requests(advice),
+            "[[server]]" + (f"  # {_comment(name)} in the log" if name else ""),
+            f"url = {json.dumps(url)}" if url else f'url = "http://SERVER-{i + 1}:8000"  # fill in',
+            f"window_tokens = {windows.tokens}  # {windows.why_tokens}",
+            f"window_requests = {windows.requests}  # {windows.why_requests}",
             "",
         ]
     lines.append("# Fill in a key of each client: `fairsched gateway --hash-key` prints its line.")
@@ -87,31 +101,80 @@ def write_configurations(directory: Path, advice: Advice) -> list[Path]:
     return written
 
 
-def _window(advice: Advice) -> tuple[int, str]:
-    """Return what a server takes at a time, in tokens, and why."""
-    fitted = UNLIMITED if advice.fit is None else advice.fit.machine.kv_tokens
-    if fitted < UNLIMITED:
-        return fitted, "its KV memory, as fitted to the log"
-    most = under_way_max_tokens(advice.log) // max(len(advice.log.workers), 1)
-    return max(min(most, CAPACITY_TOKENS_MAX), 1), "the most that was under way in the log; about its KV cache is right"
+def _url(name: str) -> str | None:
+    """Return the address of a server, without `/v1`, by its name in the log; None for a name that is none."""
+    text = name if "://" in name else f"http://{name}"
+    try:
+        parts = urlsplit(text)
+        there = parts.scheme in ("http", "https") and parts.hostname and (parts.port or "://" in name)
+    except ValueError:
+        return None
+    return text.rstrip("/").removesuffix("/v1").rstrip("/") if there and _PLAIN.fullmatch(text) else None
 
 
-def _requests(advice: Advice) -> list[str]:
-    """Return how many calls a server takes at a time: more would queue there, in its own order."""
-    if advice.fit is None:
-        return []
-    return [f"window_requests = {advice.fit.machine.max_running}  # what it ran at once, as fitted to the log"]
+@attrs.frozen
+class Windows:
+    """What a server takes at a time, why, and what is to be known of that before it is used."""
+
+    servers: int
+    tokens: int
+    requests: int
+    why_tokens: str
+    why_requests: str
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, advice: Advice) -> "Windows":
+        """Return the KV memory and the batch that were fitted to the log, else the most that it shows at once."""
+        warnings = []
+        servers = max(len(advice.log.workers) if advice.fit is None else advice.fit.machine.workers, 1)
+        at_once, requests, known = in_service_max(advice)
+        why_requests = "the most that the log shows in service at once"
+        if advice.fit is not None:
+            requests, why_requests = advice.fit.machine.max_running, "what it ran at once, as fitted to the log"
+        if advice.fit is not None and advice.fit.machine.kv_tokens < UNLIMITED:
+            tokens, why = advice.fit.machine.kv_tokens, "its KV memory, as fitted to the log"
+        else:
+            tokens, why = at_once, "the most that the log shows in service at once; about its KV cache is right"
+            if known < KNOWN_MIN:
+                largest = int((advice.log.prompt + advice.log.output).max(initial=1))
+                tokens, why = max(tokens, LARGEST * largest), "UNKNOWN: set it to the server's KV cache"
+                warnings.append(
+                    f"The log tells for {known:.0%} of requests when their wait was over: window_tokens is unknown."
+                )
+        tokens = max(min(tokens, CAPACITY_TOKENS_MAX), 1)
+        bound = _bound(advice, servers * tokens)
+        service = sum(client.service for client in advice.audit.clients)
+        if bound is not None and bound >= service:
+            warnings.append(
+                f"With these windows two clients may differ by {bound:,} cost units, and the log has {service:,} in "
+                "all: smaller windows make the bound smaller."
+            )
+        return cls(servers, tokens, max(requests, 1), why, why_requests, tuple(warnings))
 
 
-def under_way_max_tokens(log: AccessLog) -> int:
-    """Return the most tokens, prompts and outputs, of requests that were served at once: the servers held that, at
-    least."""
-    rows = np.flatnonzero(log.output > 0)
-    tokens = log.prompt[rows] + log.output[rows]
-    served = np.where(log.served_ns[rows] == UNKNOWN, log.arrival_ns[rows], log.served_ns[rows])
-    times, change = np.concatenate([log.end_ns[rows], served]), np.concatenate([-tokens, tokens])
-    order = np.lexsort((change, times))
-    return int(np.cumsum(change[order]).max(initial=0))
+def _bound(advice: Advice, tokens: int) -> int | None:
+    """Return what the policy promises of two clients in windows of so many tokens together."""
+    policy = with_parameters(local_policy(advice.policy), {"quantum": str(advice.quantum or QUANTUM)})
+    clients = tuple(Client(i, name, weight) for i, (name, weight) in enumerate(_clients(advice)))
+    clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
+    return policy.guarantee.service_gap_bound(clients, window_limits(policy.guarantee, tokens, WindowTerms()))
+
+
+def in_service_max(advice: Advice) -> tuple[int, int, float]:
+    """Return the most tokens and the most requests that one server had in service at once, as far as the log tells
+    when waits were over, and for what share of the requests with outputs it does."""
+    log, calls = advice.log, advice.audit.evidence.calls
+    ran = log.output > 0
+    rows = np.flatnonzero(ran & (calls.served_ns != UNKNOWN))
+    most = [0, 0]
+    for worker in np.unique(log.worker[rows]).tolist():
+        mine = rows[log.worker[rows] == worker]
+        times = np.concatenate([log.end_ns[mine], calls.served_ns[mine]])
+        for i, each in enumerate((log.prompt[mine] + log.output[mine], np.ones_like(mine))):
+            change = np.concatenate([-each, each])
+            most[i] = max(most[i], int(np.cumsum(change[np.lexsort((change, times))]).max(initial=0)))
+    return most[0], most[1], len(rows) / max(int(ran.sum()), 1)
 
 
 def _clients(advice: Advice) -> list[tuple[str, int]]:

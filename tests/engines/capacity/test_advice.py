@@ -13,7 +13,8 @@ import pytest
 import fairsched as fs
 from fairsched.cli import main
 from fairsched.engines.adapters.vllm.settings import chosen, read_settings
-from fairsched.engines.capacity.advice import busiest_window, gateway_toml, write_configurations
+from fairsched.engines.analysis.audit import audit_log
+from fairsched.engines.capacity.advice import Windows, busiest_window, gateway_toml, write_configurations
 from fairsched.engines.logs.access import AccessLog, read_access_log
 from fairsched.model.machine import DecodePiece, LatencyModel
 
@@ -133,6 +134,77 @@ def test_what_is_written_can_be_used_as_it_is(
     assert chosen(settings, 2_048).policy.gate.quantum == advice.quantum  # type: ignore[attr-defined]
 
 
+def unfitted(log: Path) -> fs.Advice:
+    """Advice on a log of which no machine was fitted."""
+    read = read_access_log(log)
+    return fs.Advice(read, audit_log(read), (0,), "unknown")
+
+
+def test_windows_are_what_the_server_held_though_no_queue_is_logged(
+    tmp_path: Path, flooded: tuple[fs.Workload, fs.Run, Path]
+) -> None:
+    """A flood that waits is in no window: requests count from their first token, which is inferred of calls that do not
+    stream."""
+    _, run, path = flooded
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    log = tmp_path / "whole.jsonl"
+    log.write_text("".join(f"{json.dumps(row | ({} if i % 3 else {'ttft_ms': None}))}\n" for i, row in enumerate(rows)))
+    windows = Windows.of(unfitted(log))
+    held = [(run.requests[name], run.requests["end_ns"]) for name in ("admitted_ns", "arrival_ns")]
+    tokens = run.requests["prompt_tokens"] + run.requests["output_tokens"]
+    truth, whole = (
+        max(int(tokens[(start <= now) & (now < end)].sum()) for now in start.tolist()) for start, end in held
+    )
+    assert 0.7 * truth <= windows.tokens <= 1.1 * truth < whole / 2
+    assert 10 <= windows.requests <= 14
+
+
+def test_what_the_log_does_not_tell_of_windows_is_a_warning(
+    tmp_path: Path, flooded: tuple[fs.Workload, fs.Run, Path]
+) -> None:
+    """Where most calls have no first token the window is unknown; a bound above all service in the log is named."""
+    rows = [json.loads(line) for line in flooded[2].read_text().splitlines()]
+    bare = [row | ({} if i < 20 else {"ttft_ms": None}) for i, row in enumerate(rows)]
+    log = tmp_path / "whole.jsonl"
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in bare))
+    found = unfitted(log)
+    text = gateway_toml(found)
+    assert "window_tokens is unknown" in text
+    assert "# UNKNOWN: set it to the server's KV cache" in text
+    (few,) = (each for each in Windows.of(unfitted(write_few(tmp_path, rows))).warnings if "may differ by" in each)
+    assert "and the log has" in few
+    assert not Windows.of(unfitted(flooded[2])).warnings
+
+
+def write_few(folder: Path, rows: Sequence[dict[str, object]]) -> Path:
+    """The first rows of a log."""
+    log = folder / "few.jsonl"
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows[:40]))
+    return log
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("10.0.0.10:8000", "http://10.0.0.10:8000"),
+        ("http://llm-1:8000/v1", "http://llm-1:8000"),
+        ("https://llm.example/v1/", "https://llm.example"),
+        ("s0", "http://SERVER-1:8000"),
+        ('x:1"\nurl = "y', "http://SERVER-1:8000"),
+        ("http://me:secret@llm:8000", "http://SERVER-1:8000"),
+        ("llm:99999", "http://SERVER-1:8000"),
+    ],
+)
+def test_an_upstreams_address_is_filled_in(tmp_path: Path, name: str, url: str) -> None:
+    """As the log has it, without `/v1`, where it is one that a gateway may have; else it stands in."""
+    log = tmp_path / "a.jsonl"
+    row = {"start": 1_700_000_000, "ttft_ms": 5, "latency_ms": 9, "prompt_tokens": 9, "output_tokens": 3}
+    log.write_text(f"{json.dumps(row | {'client': 'a', 'api_base': name})}\n")
+    path = write_configurations(tmp_path, unfitted(log))[0]
+    assert [server["url"] for server in tomllib.loads(path.read_text())["server"]] == [url]
+    assert main(["gateway", str(path), "--check"]) == 0
+
+
 def test_names_of_clients_cannot_break_out_of_a_configuration(advice: fs.Advice) -> None:
     """Quotes, brackets, line ends and letters of any script are part of a name, and of nothing else."""
     odd = ('"]\n[server]\nurl="x', "a.b", "\u05d0\u202e\x00", "back\\slash\x7f", "")
@@ -158,7 +230,9 @@ def test_a_log_without_starvation_is_left_as_it_is(tmp_path: Path, capsys: pytes
     """The same server without the flood: nothing is fitted, and no configuration is written."""
     log = write_log(tmp_path / "calm.jsonl", served(asked(bursts=0)))
     assert main(["advise", str(log), "--report", str(tmp_path / "out"), "--json", str(tmp_path / "a.json")]) == 0
-    assert capsys.readouterr().out.startswith("Leave it as it is: no client starved")
+    level, said = capsys.readouterr().out.splitlines()[:2]
+    assert level == "Clients: 2 by client (tenant)."
+    assert said.startswith("Leave it as it is: no client starved")
     document = json.loads((tmp_path / "a.json").read_text())
     assert (document["verdict"], document["harmed"], document["calibration"]) == ("leave", [], None)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["index.html"]

@@ -103,7 +103,7 @@ class RandomPauses(LocalPolicy[Any]):
         return draw(self.seed + request_id, clock // self.every, 100) < self.percent
 
 
-@attrs.frozen
+@attrs.frozen(init=False)
 class PausesInTurns(VTC):
     """VTC that pauses some clients in turns while requests wait: which, depends on what came, runs and was charged."""
 

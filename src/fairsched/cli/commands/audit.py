@@ -11,7 +11,7 @@ from fairsched.cli import output
 from fairsched.cli.options import ClientOptions, Log, ReadingOptions, log_name
 from fairsched.cli.values import File, Json, Natural, Report, Time, WorkerCount, read
 from fairsched.engines.analysis import audit as analysis_audit
-from fairsched.engines.analysis import print_lines, print_text
+from fairsched.engines.analysis import print_lines, print_text, safe_text
 from fairsched.engines.analysis.audit import FIGURES
 from fairsched.engines.files import write_whole
 from fairsched.engines.logs.access import expanded
@@ -198,10 +198,13 @@ def advise(
         page = engine.write_advice(report, advice, output.command_line())
         files = [] if advice.verdict == "leave" else engine.write_configurations(report, advice)
     with output.shown(json) as console:
+        print_lines(console, (safe_text(line, None) for line in advice.audit.evidence.opening))
         if advice.fit is not None:
             print_lines(console, [output.machines([advice.fit.latency])])
         print_text(console, advice.paragraph)
         output.print_files(console, Figures=json, Report=page)
         for path in files:
             output.print_files(console, Configuration=path)
+        if files:
+            print_lines(console, [f"Warning: {warning}" for warning in engine.Windows.of(advice).warnings])
     return 0 if advice.complete else 130
