@@ -715,13 +715,12 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
         return PrefixCache(tree.pin(node, stamp), self.pins.set(request_id, node)), insertion
 
     def complete(self, request_id: int, prompt: Prompt, blocks: int, stamp: int) -> tuple["PrefixCache", Insertion]:
-        """Cache the first `blocks` blocks, computed by this request, and pin them for it.  O(depth)."""
-        tree, insertion = self.tree.insert(prompt, blocks, request_id, stamp)
-        tree = tree.pin(insertion.node, stamp)
-        pinned = self.pins.get(request_id)
-        if pinned is not None:
-            tree = tree.unpin(pinned)
-        return PrefixCache(tree, self.pins.set(request_id, insertion.node)), insertion
+        """Cache the first `blocks` blocks, computed by this request, and pin them for it.  O(depth).
+
+        What it had pinned is let go before, so that the turns of a conversation lengthen one node.
+        """
+        tree, insertion = self.release(request_id).tree.insert(prompt, blocks, request_id, stamp)
+        return PrefixCache(tree.pin(insertion.node, stamp), self.pins.set(request_id, insertion.node)), insertion
 
     def keep(self, request_id: int, until: int) -> "PrefixCache":
         """Count what the request pins as used at `until`, which may be later than now."""

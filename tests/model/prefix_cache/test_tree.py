@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fairsched.model.prefix_cache import ROOT, Insertion, PrefixTree
+from fairsched.model.prefix_cache import ROOT, Insertion, PrefixCache, PrefixTree
 from fairsched.model.prefix_cache.tree import VIEW_BYTES, Match
 from fairsched.model.request import KEY_BYTES, Prompt
 from tests.support.clusters import KEYS, Keys, keys_of, prefixes, prompt_of
@@ -198,17 +198,23 @@ def test_a_node_without_a_pin_cannot_be_unpinned() -> None:
         tree.pin(99, 1)
 
 
-def test_a_conversation_stays_one_node_unless_its_turns_are_pinned() -> None:
-    """A turn lengthens the unprotected leaf it continues, so a thousand turns cost one comparison of bytes each."""
-    tree, pinned = PrefixTree.empty(), PrefixTree.empty()
-    for turn in range(1, 1001):
-        prompt = prompt_of(tuple(range(10 * turn)))
-        tree, done = tree.insert(prompt, 10 * turn, owner=turn, stamp=turn)
-        assert (done.matched_blocks, done.new_blocks) == (10 * turn - 10, 10)
-        pinned, kept = pinned.insert(prompt, 10 * turn, owner=turn, stamp=turn)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=60), st.integers(1, 4))
+def test_a_conversation_stays_one_node_unless_its_turns_are_pinned(turns: list[int], block_tokens: int) -> None:
+    """A turn lengthens the leaf it continues, also while it runs and pins that, so what a turn costs does not grow with
+    the number of turns before it; turns that others pin are nodes of their own."""
+    cache, pinned, blocks = PrefixCache(), PrefixTree.empty(block_tokens), 0
+    for turn, more in enumerate(turns, 1):
+        before, blocks = blocks, blocks + more
+        prompt = prompt_of(tuple(range(blocks)), block_tokens)
+        cache, cached_tokens, cut = cache.admit(turn, prompt, turn)
+        assert (cached_tokens, cut) == (before * block_tokens, None)
+        cache, done = cache.complete(turn, prompt, blocks, turn)
+        assert (done.matched_blocks, done.new_blocks, len(cache.tree.nodes)) == (before, more, 2)
+        cache = cache.release(turn)
+        pinned, kept = pinned.insert(prompt, blocks, owner=turn, stamp=turn)
         pinned = pinned.pin(kept.node, turn)
-    assert (len(tree.nodes), tree.cached_tokens) == (2, 10_000)
-    assert (len(pinned.nodes), pinned.protected_tokens) == (1001, 10_000)
+    cache.tree.check()
+    assert (len(pinned.nodes), pinned.protected_tokens) == (len(turns) + 1, blocks * block_tokens)
     pinned.check()
 
 
