@@ -118,8 +118,9 @@ PAPERS = {
             "splitwise",
             "Splitwise: Efficient Generative LLM Inference by Phase Splitting",
             "Patel, ISCA 2024",
-            "phases, power caps and transfers come out, and so do shares of prompt machines; how many machines 70 "
-            "requests a second need, and which design has the most throughput, do not",
+            "machines for 70 requests a second, and what designs save at equal throughput and cost, come out; at equal "
+            "power they gain more than printed (AA 2.9 for 2.15), and the split for conversations and the dollars of "
+            "batch jobs do not come out",
         ),
         Paper(
             "tetriinfer",
