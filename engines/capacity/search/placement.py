@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from fairsched.engines.capacity.highest_rate import Goodput, SloTarget, goodput
 from fairsched.engines.capacity.search.space import FleetPlan, FleetPool, likely_rate
 from fairsched.engines.simulation import Cluster, RunSpec
+from fairsched.engines.workloads import KvLink, WorkerSpec
 from fairsched.model.machine import LatencyModel, pipelined
 from fairsched.model.request import Job, Workload
 
@@ -127,10 +128,20 @@ def decode_only(latency: LatencyModel) -> LatencyModel:
     return attrs.evolve(latency, prefill_constant_ns=1, prefill_token_ns=0, prefill_attention_ps=0)
 
 
-PREFILLS = RunSpec.of("fcfs", params={"batching": "eager-prefill", "reserve": "optimistic"})
-DECODES = RunSpec.of(
-    "fcfs", params={"batching": "eager-prefill", "max_batched_tokens": 1 << 20, "max_running": 1 << 12}
-)
+def _alone(kind: LatencyModel, source: WorkerSpec) -> Cluster:
+    """Return a worker that decodes behind a source of prompts; KV is moved in no time."""
+    return Cluster(workers=(source, WorkerSpec(kind, role="decode")), link=KvLink(0))
+
+
+def _prefills(kind: LatencyModel) -> Cluster:
+    """Return a worker that computes prompts, before one that has nothing to do where outputs are one token."""
+    return _alone(kind, WorkerSpec(kind, role="prefill"))
+
+
+def _decodes(kind: LatencyModel) -> Cluster:
+    """Return a worker that decodes, behind one of any memory whose prompts take 1 ns: requests wait for the former with
+    their first token out."""
+    return _alone(kind, WorkerSpec(decode_only(kind), 1 << 30, role="prefill"))
 
 
 def high_affinity(
@@ -165,17 +176,17 @@ def high_affinity(
         raise ValueError(f"the longest request holds {longest:,} tokens of KV, and a worker at most {most:,}")
 
     def weighed(
-        jobs: Workload, run: RunSpec, targets: Sequence[SloTarget], alone: Callable[[LatencyModel], LatencyModel]
+        jobs: Workload, targets: Sequence[SloTarget], alone: Callable[[LatencyModel], Cluster]
     ) -> tuple[Option, ...]:
-        found = []
+        found, run = [], RunSpec.of("distserve", "distserve")
         for kind in fitting:
-            cluster, start = Cluster(alone(kind)), likely_rate(FleetPlan((FleetPool(1, kind),)), jobs)
-            reached = goodput(jobs, run, cluster, targets, start=start, resolution=resolution)
+            start = likely_rate(FleetPlan((FleetPool(1, kind),)), jobs)
+            reached = goodput(jobs, run, alone(kind), targets, start=start, resolution=resolution)
             found.append(Option(kind.name, kind.gpus or 1, reached.rate or 0.0))
         return tuple(found)
 
-    prefills = weighed(prefill_only(workload), PREFILLS, prefill_targets, lambda kind: kind)
-    decodes = weighed(workload, DECODES, decode_targets, decode_only)
+    prefills = weighed(prefill_only(workload), prefill_targets, _prefills)
+    decodes = weighed(workload, decode_targets, _decodes)
     return PhasePlan(rate, buy(prefills, rate), buy(decodes, rate), (prefills, decodes))
 
 
