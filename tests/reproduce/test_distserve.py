@@ -1,10 +1,11 @@
-"""DistServe's formulas: their limits, where they cross, and loads without a mean."""
+"""DistServe's formulas: their limits, where they cross, and loads without a mean; and the lengths of its requests."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.reproduce.distserve import crossover, one_instance, two_shards, two_stages
+from fairsched.reproduce.distserve import APPLICATIONS, crossover, one_instance, two_shards, two_stages
 
 LOADS = st.floats(0.001, 0.99)
 
@@ -38,6 +39,16 @@ def test_a_load_beyond_saturation_has_no_mean(overloaded: object) -> None:
     """A queue that grows without end is an error, and no figure."""
     with pytest.raises(ValueError, match="no mean wait"):
         overloaded()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("place", "means"), [(0, (755.5, 200.3)), (2, (171.3, 98.2)), (3, (1_738.3, 90.7))])
+def test_lengths_have_the_printed_means_and_fit_into_the_model(place: int, means: tuple[float, float]) -> None:
+    """Means of many requests are the printed ones within 3 %, and prompt and output have less than 2,048 tokens."""
+    prompts, outputs = APPLICATIONS[place].lengths(np.random.default_rng(0), 100_000)
+    assert (prompts.mean(), outputs.mean()) == pytest.approx(means, rel=0.03)
+    assert len(prompts) == len(outputs) == 100_000
+    assert prompts.min() > 0 < outputs.min()
+    assert (prompts + outputs).max() < 2_048
 
 
 @pytest.mark.parametrize("speedup", [1.0, 2.1, 0.0])

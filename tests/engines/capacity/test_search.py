@@ -247,6 +247,12 @@ def test_algorithm_1_places_phases_by_their_own_goodput() -> None:
     ((best, count),) = found.prefill.counts
     assert count == ceil(10 / best.rate)
     assert found.prefill.gpus > found.decode.gpus
+    small = attrs.evolve(OPT, kv_capacity_tokens=8_000)
+    found = search.high_affinity(
+        CODE, 1.0, [small], prefill_targets=[prefill], decode_targets=[decode], gpus_max=1, resolution=0.1
+    )
+    # Requests that wait for memory to decode miss targets, too.
+    assert max(option.rate for option in found.weighed[1]) < 100
     assert found.gpus == found.prefill.gpus + found.decode.gpus
     with pytest.raises(ValueError, match="tokens of KV, and a worker at most 0"):
         search.high_affinity(CODE, 1.0, [OPT2], prefill_targets=[prefill], decode_targets=[decode], gpus_max=1)
