@@ -94,7 +94,8 @@ LOADS = (0.1, 0.3, 0.5, 0.7, 0.9)
 SPEEDUP = 1.5
 CROSSOVERS = {1.1: 0.236, 1.3: 0.611, 1.5: 0.936, 1.7: 1.257, 1.9: 1.626}
 """Loads up to which sharing operators is better, by speed-up; the paper prints the equations."""
-OPT_66B = {"layers": 64, "hidden": 9_216}
+KV_13B, KV_66B = 819_200, 2_359_296
+"""Bytes of KV a token: keys and values of all layers in 16 bits."""
 
 
 def _within_one_percent(system: str, load: float) -> Printed:
@@ -170,7 +171,7 @@ def _simulated(gaps: np.ndarray, stages: tuple[float, ...]) -> float:
 )
 def kv_transfer(on: Platform, seed: int) -> Figures:
     """Return bytes of keys and values."""
-    kv_bytes = 2 * 2 * OPT_66B["layers"] * OPT_66B["hidden"] * 512
+    kv_bytes = KV_66B * 512
     return {"gib": kv_bytes / 2**30, "gbps": kv_bytes / 2**30 * 10 * 8}
 
 
@@ -178,8 +179,6 @@ def kv_transfer(on: Platform, seed: int) -> Figures:
 
 NVLINK_BYTES_PER_S = 300_000_000_000
 """An A100's NVLink, of whose 600 GB/s half is for each direction."""
-KV_13B, KV_66B = 819_200, 2_359_296
-"""Bytes of KV a token."""
 KV_TOKENS = {("opt-13b", 1): 66_144, ("opt-13b", 2): 163_008, ("opt-13b", 4): 356_736, ("opt-66b", 4): 78_496}
 """KV tokens by model and GPUs, as the authors' simulator has them."""
 JOINT = FCFS(batching=EagerPrefill(max_batched_tokens=16_384, max_running=1_024, reserve="optimistic"))
@@ -598,10 +597,8 @@ def ablation(on: Platform, seed: int) -> Figures:
     target, jobs = CHAT_13B.target, _workload(_chat, SEARCHED, seed)
     kinds = [_ONE, _TWO, _machine("opt-13b", "-tp4")]
     vllms = [_joint(_machine("opt-13b", kind)) for kind in ("-vllm", "-tp2-vllm", "-tp4-vllm")]
-    found = {
-        name: max(_rate(fleet, _chat, (target,), CHAT_13B.lowest, seed) for fleet in fleets)
-        for name, fleets in (("vLLM", vllms[:1]), ("vLLM++", vllms))
-    }
+    rates = [_rate(fleet, _chat, (target,), CHAT_13B.lowest, seed) for fleet in vllms]
+    found = {"vLLM": rates[0], "vLLM++": max(rates)}
 
     def joint(plan: FleetPlan) -> Goodput:
         prefill, decode = (pool.latency for pool in plan.pools)
