@@ -111,9 +111,9 @@ PAPERS = {
             "distserve",
             "DistServe: Disaggregating Prefill and Decoding for LLM Serving",
             "Zhong, OSDI 2024",
-            "its equations, figure 1 and stricter targets come out on vLLM's own profile; but on OPT-66B its "
-            "engine gains as much unsplit, and with the printed lengths that profile has vLLM miss chat's "
-            "targets at any rate, so that table 2 does not come out",
+            "its equations come out, figure 1 and stricter targets in size, on vLLM's own profile; but its engine gains "
+            "as much unsplit on OPT-66B, and with the printed lengths that profile keeps chat's targets at no rate, so "
+            "that goodput and table 2 differ",
         ),
         Paper(
             "splitwise",
