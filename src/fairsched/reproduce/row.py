@@ -111,9 +111,9 @@ PAPERS = {
             "distserve",
             "DistServe: Disaggregating Prefill and Decoding for LLM Serving",
             "Zhong, OSDI 2024",
-            "its equations come out, figure 1 and stricter targets in size, on vLLM's own profile; but its engine gains "
-            "as much unsplit on OPT-66B, and with the printed lengths that profile keeps chat's targets at no rate, so "
-            "that goodput and table 2 differ",
+            "its equations come out, figure 1 and stricter targets in size, on vLLM's own profile; but its engine "
+            "gains as much unsplit on OPT-66B, and with the printed lengths that profile keeps chat's targets at no "
+            "rate, so that goodput and table 2 differ",
         ),
         Paper(
             "splitwise",
