@@ -81,6 +81,8 @@ _MODELS = (
     ModelSizes("llama-3-70b", 80, 8192, 64, 8, 128, 28672, 128256, "meta-llama/Meta-Llama-3-70B"),
     ModelSizes("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256, "meta-llama/Llama-3.1-8B"),
     ModelSizes("llama-3.1-70b", 80, 8192, 64, 8, 128, 28672, 128256, "meta-llama/Llama-3.1-70B"),
+    ModelSizes("qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, "Qwen/Qwen2.5-7B"),
+    ModelSizes("qwen2.5-14b", 48, 5120, 40, 8, 128, 13824, 152064, "Qwen/Qwen2.5-14B"),
     ModelSizes("qwen3-8b", 36, 4096, 32, 8, 128, 12288, 151936, "Qwen/Qwen3-8B"),
     ModelSizes("qwen3-14b", 40, 5120, 40, 8, 128, 17408, 151936, "Qwen/Qwen3-14B"),
     ModelSizes("qwen3-32b", 64, 5120, 64, 8, 128, 25600, 151936, "Qwen/Qwen3-32B"),
