@@ -121,7 +121,7 @@ def by_formula(
     reduce = None
     if gpus > 1:
         link = LINKS[gpu.link]
-        if gpu.link == "pcie":
+        if link.name.startswith("pcie"):
             message = link.message(gpus)
         else:
             used = attrs.evolve(link, bytes_per_s=link.bytes_per_s * shares.link // 1000)

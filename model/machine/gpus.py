@@ -50,6 +50,14 @@ LINKS = {
             "all-reduces of vLLM 0.19.0 on two RTX PRO 6000, from the steps that LLMServingSim's repository publishes "
             "(bench/examples, Qwen3-32B), beyond its kernel tables",
         ),
+        Link("nvlink-2", 10_000, 150 * 10**9, "NVIDIA: 300 GB/s of a V100 in both directions; latency chosen here"),
+        Link(
+            "pcie-4",
+            74_000,
+            23_700 * 10**6,
+            "least squares of all-reduces above 1 MB of four A100 in NVLink pairs, whose ring crosses PCIe, that Vidur "
+            "publishes (data/profiling/network/a100_pairwise_nvlink)",
+        ),
     )
 }
 """Links by name."""
@@ -99,6 +107,7 @@ GPUS = {
     gpu.name: gpu
     for gpu in (
         _gpu("a100", 80, 2_039, 312, 1.0, "nvlink-3", f"{_SHEET}; {_TABLE_V}17.6 an hour", 1.0, 2.20),
+        _gpu("a100-pcie", 80, 1_935, 312, 0.75, "pcie-4", f"{_SHEET}: 300 W"),
         _gpu("a100-40gb", 40, 1_555, 312, 1.0, "nvlink-3", _SHEET),
         _gpu("h100", 80, 3_350, 989, 1.75, "nvlink-4", f"{_SHEET} (SXM); {_TABLE_V}{_H100_COST}", 2.35, 4.752),
         _gpu(
@@ -110,6 +119,7 @@ GPUS = {
         ),
         _gpu("h200", 141, 4_800, 989, 1.75, "nvlink-4", f"{_SHEET} (SXM)"),
         _gpu("b200", 180, 7_700, 2_250, 2.5, "nvlink-5", f"{_SHEET} of HGX B200, a GPU of eight"),
+        _gpu("v100", 32, 900, 125, 0.75, "nvlink-2", f"{_SHEET} (SXM2): 300 W"),
         _gpu("l40s", 48, 864, 362, 0.875, "pcie", f"{_SHEET}: 350 W"),
         _gpu("rtx-4090", 24, 1_008, 165.2, 1.125, "pcie", "NVIDIA's Ada white paper, FP32 accumulate: 450 W"),
         _gpu("rtx-pro-6000", 96, 1_792, 503.8, 1.5, "pcie", "NVIDIA's RTX Blackwell PRO white paper: 600 W"),

@@ -155,7 +155,8 @@ class Space:
 
     `latencies` are kinds of workers (GPU kind and tensor parallelism), of which pipelines have `stages`.  For each
     number of `gpus` there is every fleet of equal workers, and with `splitting` every pair of pools that uses so many
-    GPUs as far as they go.  `chunks` are budgets of tokens a step (0: the policy's own).
+    GPUs as far as they go.  `chunks` are budgets of tokens a step, `batches` limits of running requests (0: the
+    policy's own).
     """
 
     latencies: tuple[LatencyModel, ...]
@@ -165,6 +166,7 @@ class Space:
     policies: tuple[str, ...] = ("fcfs-optimistic",)
     batchings: tuple[str, ...] = ("chunked",)
     chunks: tuple[int, ...] = (0,)
+    batches: tuple[int, ...] = (0,)
     routers: tuple[str, ...] = ("join-shortest-queue",)
     split_routers: tuple[str, ...] = ("distserve",)
 
@@ -202,9 +204,11 @@ class Space:
         found = []
         for fleet in fitting:
             routers = self.split_routers if fleet.is_split else self.routers
-            for policy, batching, chunk, router in product(self.policies, self.batchings, self.chunks, routers):
-                budget = (("max_batched_tokens", str(chunk)),) if chunk else ()
-                found.append(Candidate(fleet, policy, (("batching", batching), *budget), router))
+            axes = self.policies, self.batchings, self.chunks, self.batches, routers
+            for policy, batching, chunk, batch, router in product(*axes):
+                limits = ("max_batched_tokens", chunk), ("max_running", batch)
+                given = ((name, str(limit)) for name, limit in limits if limit)
+                found.append(Candidate(fleet, policy, (("batching", batching), *given), router))
         return found
 
 

@@ -16,7 +16,7 @@ from fairsched.engines.workloads.errors import WorkloadError, unknown
 from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.engines.workloads.generators.demonstrations import ce1, showcase, split, subagents
 from fairsched.engines.workloads.generators.dlpm import llm_judge, long_context_qa, multi_turn, tree_of_thoughts
-from fairsched.engines.workloads.generators.lengths import azure_chat, azure_code, sharegpt
+from fairsched.engines.workloads.generators.lengths import arxiv, azure_chat, azure_code, sharegpt
 from fairsched.engines.workloads.generators.preble import agent, loogle, programming, toolbench, video_qa
 from fairsched.engines.workloads.generators.servegen import servegen
 from fairsched.model.request import Client, Job, Workload
@@ -179,6 +179,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
         WorkloadSpec("mixed", "several workloads at once, by default on arrivals like Azure's", mixed, "parts"),
         WorkloadSpec("azure-chat", "lengths of Azure's conversations on bursty arrivals, no prefixes", azure_chat),
         WorkloadSpec("azure-code", "lengths of Azure's code completions on bursty arrivals, no prefixes", azure_code),
+        WorkloadSpec("arxiv", "lengths of summaries of papers, as Vidur publishes them, no prefixes", arxiv),
         WorkloadSpec("sharegpt", "lengths as of ShareGPT, or one class of light and heavy phases", sharegpt),
         WorkloadSpec("servegen", "ServeGen's clients of a production cluster, servegen:DIR", servegen, "folder"),
         WorkloadSpec("showcase", "a flood with one hot prefix that starves the others under LPM", showcase),

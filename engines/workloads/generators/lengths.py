@@ -1,10 +1,13 @@
-"""`azure-chat`, `azure-code` and `sharegpt`: requests without shared prefixes, with the lengths of traces.
+"""`azure-chat`, `azure-code`, `arxiv` and `sharegpt`: requests without shared prefixes, with the lengths of traces.
 
 Source of the first two: Azure public dataset, LLM inference traces 2023, conversation and code (CC-BY 4.0): quantiles
 of prompt tokens, and of output tokens.  Conversation outputs depend on prompts, so their quantiles are those of each
 quarter of the prompts (means 114, 190, 408 and 129); code outputs do not (the correlation is 0.001).  Values between
 two quantiles are equally likely.  Means come out 1 % and 3 % below the conversations' 1,155 and 211, and within 1 % of
 the code's 2,048 and 27.9.
+
+`arxiv`: quantiles of the 28,257 summaries of papers with at most 4,096 tokens in all that Vidur publishes
+(data/processed_traces, MIT), of outputs by quarter of the prompts too.
 
 LARRY's paper puts such lengths on the arrivals of Azure's *Functions* traces, which we do not have: `functions` is a
 stand-in of ours (`FUNCTIONS_MINUTE_SD` says what it is), `azure` has the conversation trace's own arrivals.
@@ -71,6 +74,17 @@ CODE = _Lengths(
     (0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 99.9),
     ((6, 6, 7, 8, 9, 11, 13, 16, 20, 29, 55, 90, 171, 251, 359, 825),),
 )
+ARXIV = _Lengths(
+    (1, 748, 1242, 1564, 1802, 1986, 2150, 2308, 2453, 2596, 2730,
+     2861, 2996, 3127, 3249, 3370, 3490, 3597, 3702, 3813, 3933, 4011),
+    (0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99),
+    (
+        (5, 58, 77, 105, 127, 152, 181, 216, 278, 475, 2506, 3109, 3739),
+        (11, 58, 75, 100, 121, 141, 163, 186, 213, 253, 328, 412, 813),
+        (11, 63, 81, 106, 127, 148, 169, 193, 220, 260, 329, 406, 691),
+        (12, 63, 81, 106, 124, 142, 161, 182, 206, 238, 290, 341, 449),
+    ),
+)
 # fmt: on
 
 
@@ -104,6 +118,22 @@ def azure_code(
     """Return the workload of the code completions."""
     timing = sampling.Timing(rate, arrivals, cv, gaps)
     return _workload("azure-code", CODE, seed, requests, clients, timing, max_output_tokens)
+
+
+def arxiv(
+    *,
+    seed: int = 0,
+    requests: _Requests = 6_000,
+    clients: _Clients = 8,
+    rate: _PerSecond = 1.0,
+    arrivals: sampling.Arrivals = "poisson",
+    cv: sampling.GapSpread = 2.0,
+    gaps: sampling.Gaps = None,
+    max_output_tokens: _Declared = 4_096,
+) -> Workload:
+    """Return the workload of summaries of papers."""
+    timing = sampling.Timing(rate, arrivals, cv, gaps)
+    return _workload("arxiv", ARXIV, seed, requests, clients, timing, max_output_tokens)
 
 
 def _workload(

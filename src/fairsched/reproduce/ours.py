@@ -170,5 +170,6 @@ PANELS = (
         rows=("80", "81", "82"),
     ),
     Panel("LARRY's equation 1", "what the printed sign does", rows=("21f",)),
+    Panel("Aladdin's equation 7", "workers are a line in the rate", rows=("19",)),
     Panel("SAL's equation 2", "what the printed product does", rows=("66",)),
 )

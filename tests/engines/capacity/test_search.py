@@ -123,6 +123,16 @@ def test_a_search_finds_what_goodput_says_and_orders_it() -> None:
     assert found.to_dict()["best"] == found.best.candidate.text
 
 
+def test_limits_of_batches_and_of_steps_are_axes() -> None:
+    """Every limit of a batch is tried with every size of a step, and 0 leaves the policy's own."""
+    space = search.Space((OPT,), gpus=(1,), splitting="never", chunks=(0, 512), batches=(32, 512))
+    tried = {candidate.params for candidate in space.candidates(CODE)}
+    steps: tuple[tuple[tuple[str, str], ...], ...] = ((), (("max_batched_tokens", "512"),))
+    assert tried == {
+        (("batching", "chunked"), *step, ("max_running", batch)) for step in steps for batch in ("32", "512")
+    }
+
+
 def test_processes_find_what_one_process_finds() -> None:
     """Every rate that was tried, and every excess, is the same on two processes."""
     candidates = search.Space((OPT,), gpus=(2,)).candidates(CODE)

@@ -29,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mixed": {"parts": "llm-judge+agent", "llm-judge.clients": 2, "llm-judge.articles": 2, "agent.tasks": 8},
     "azure-chat": {"requests": 60, "clients": 3},
     "azure-code": {"requests": 60, "clients": 3},
+    "arxiv": {"requests": 60, "clients": 3},
     "sharegpt": {"requests": 24, "phases": "mixed"},
     "showcase": {"duration_s": 2, "hot_rate": 8, "cold_rate": 3},
     "servegen": {"folder": str(Path(__file__).parent / "servegen")},

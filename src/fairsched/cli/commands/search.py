@@ -69,6 +69,7 @@ def search(
     fleet: Annotated[values.Texts, Parameter(metavar="NxMODEL/STAGES:ROLE+...")] = (),
     policies: values.Names = ("fcfs-optimistic",),
     batching: values.Names = ("chunked",),
+    batches: values.Counts = (),
     routers: values.Names = ("join-shortest-queue", "distserve"),
     per: capacity_search.Objective = "gpu",
     resolution: Annotated[float, values.read(_share, "X")] = RESOLUTION,
@@ -96,6 +97,7 @@ def search(
         fleet: weigh this fleet, as 3xopt-13b-a100:prefill+1xopt-13b-a100:decode (repeat; instead of --gpus)
         policies: workers' policies
         batching: batching rules, and a number of tokens for each size of a step (default: the policy's)
+        batches: most requests of a batch, as 32,64,128,256,512 (default: the policy's)
         routers: those that split phases are for split fleets, the others for unsplit ones; without one of a kind there
             is no such fleet
         per: what the rate is divided by
@@ -117,6 +119,7 @@ def search(
         policies=policies,
         batchings=tuple(name for name in batching if not name[:1].isdigit()) or ("chunked",),
         chunks=tuple(values.positive_int(name) for name in batching if name[:1].isdigit()) or (0,),
+        batches=batches or (0,),
         routers=tuple(name for name in routers if not splitting[name]) or ("join-shortest-queue",),
         split_routers=tuple(name for name in routers if splitting[name]) or ("distserve",),
     )
