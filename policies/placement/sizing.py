@@ -2,8 +2,9 @@
 
 Source: Aladdin, sections 4.2 and 4.4.  A worker of N accelerators computes an iteration in k4 / N + c4 and exchanges in
 proportion to (N - 1) / N, which together is a / N + b: the two cannot be told apart by timing, so of timed sizes they
-are one line here, and a machine by formula has the all-reduces of its link.  Of N m memory the weights take some, and the rest holds as many requests as it has room for.  Tokens a second and
-accelerator are bounded by memory, through the iteration, and by the target per token, through the batch that it allows.
+are one line here, and a machine by formula has the all-reduces of its link.  Of N m memory the weights take some, and
+the rest holds as many requests as it has room for.  Tokens a second and accelerator are bounded by memory, through the
+iteration, and by the target per token, through the batch that it allows.
 Workers for a rate are a line too, rounded up.
 """
 
