@@ -98,8 +98,8 @@ PAPERS = {
             "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving",
             "Nie et al., 2024",
             "packing needs fewer GPUs than join-shortest-queue, and a twentieth of the default engine's, both by more "
-            "than printed, since four GPUs of vLLM's profile leave no time; Table 3 comes out on A100; split phases, 70B "
-            "and V100's sizes do not",
+            "than printed, since four GPUs leave no time on vLLM's profile; Table 3 comes out on A100; split phases, "
+            "70B and V100's sizes do not",
         ),
         Paper(
             "batchllm",
