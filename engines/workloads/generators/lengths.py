@@ -20,6 +20,7 @@ those that belong to it: a prompt of more than 512 tokens is heavy, and an outpu
 TetriInfer; its motivation says 512).  The mix has as many requests of each of the four classes.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import attrs
@@ -88,65 +89,37 @@ ARXIV = _Lengths(
 # fmt: on
 
 
-def azure_chat(
-    *,
-    seed: int = 0,
-    requests: _Requests = 6_000,
-    clients: _Clients = 8,
-    rate: _PerSecond = 5.5,
-    arrivals: sampling.Arrivals = "functions",
-    cv: sampling.GapSpread = 2.0,
-    gaps: sampling.Gaps = None,
-    max_output_tokens: _Declared = 1_000,
-) -> Workload:
-    """Return the workload of the conversations."""
-    timing = sampling.Timing(rate, arrivals, cv, gaps)
-    return _workload("azure-chat", CHAT, seed, requests, clients, timing, max_output_tokens)
+def _of_trace(
+    name: str, lengths: _Lengths, usual_rate: float, usual_arrivals: sampling.Arrivals, longest: int
+) -> Callable[..., Workload]:
+    """Return the generator of requests with the lengths of a trace."""
+
+    def make(
+        *,
+        seed: int = 0,
+        requests: _Requests = 6_000,
+        clients: _Clients = 8,
+        rate: _PerSecond = usual_rate,
+        arrivals: sampling.Arrivals = usual_arrivals,
+        cv: sampling.GapSpread = 2.0,
+        gaps: sampling.Gaps = None,
+        max_output_tokens: _Declared = longest,
+    ) -> Workload:
+        rng, _ = sampling.streams(seed, 0)
+        prompts, outputs = lengths.draw(rng, requests, max_output_tokens)
+        programs = [
+            sampling.Program(number % clients, 0, (sampling.LlmCall(Prompt(prompt), output),))
+            for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
+        ]
+        timing = sampling.Timing(rate, arrivals, cv, gaps).of(rng, programs)
+        return sampling.workload_of(name, timing, sampling.client_names(clients), max_output_tokens)
+
+    return make
 
 
-def azure_code(
-    *,
-    seed: int = 0,
-    requests: _Requests = 6_000,
-    clients: _Clients = 8,
-    rate: _PerSecond = 5.0,
-    arrivals: sampling.Arrivals = "functions",
-    cv: sampling.GapSpread = 2.0,
-    gaps: sampling.Gaps = None,
-    max_output_tokens: _Declared = 1_000,
-) -> Workload:
-    """Return the workload of the code completions."""
-    timing = sampling.Timing(rate, arrivals, cv, gaps)
-    return _workload("azure-code", CODE, seed, requests, clients, timing, max_output_tokens)
-
-
-def arxiv(
-    *,
-    seed: int = 0,
-    requests: _Requests = 6_000,
-    clients: _Clients = 8,
-    rate: _PerSecond = 1.0,
-    arrivals: sampling.Arrivals = "poisson",
-    cv: sampling.GapSpread = 2.0,
-    gaps: sampling.Gaps = None,
-    max_output_tokens: _Declared = 4_096,
-) -> Workload:
-    """Return the workload of summaries of papers."""
-    timing = sampling.Timing(rate, arrivals, cv, gaps)
-    return _workload("arxiv", ARXIV, seed, requests, clients, timing, max_output_tokens)
-
-
-def _workload(
-    name: str, lengths: _Lengths, seed: int, requests: int, clients: int, timing: sampling.Timing, most_output: int
-) -> Workload:
-    rng, _ = sampling.streams(seed, 0)
-    prompts, outputs = lengths.draw(rng, requests, most_output)
-    programs = [
-        sampling.Program(number % clients, 0, (sampling.LlmCall(Prompt(prompt), output),))
-        for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
-    ]
-    return sampling.workload_of(name, timing.of(rng, programs), sampling.client_names(clients), most_output)
-
+azure_chat = _of_trace("azure-chat", CHAT, 5.5, "functions", 1_000)
+azure_code = _of_trace("azure-code", CODE, 5.0, "functions", 1_000)
+arxiv = _of_trace("arxiv", ARXIV, 1.0, "poisson", 4_096)
 
 HEAVY_PROMPT, HEAVY_OUTPUT = 512, 128
 """A phase of more tokens is heavy."""
