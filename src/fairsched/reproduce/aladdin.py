@@ -157,7 +157,7 @@ _RULE = (
     "tokens, which a prompt of others stalls: with outputs of median 239 in place of 128 it takes 15 GPUs and "
     "Aladdin 13, and not 26 and 11. A router that reaches 64 workers may need more",
     axes=("requests a second", "GPUs"),
-    seconds=45,
+    seconds=15,
 )
 def fewer_gpus(on: Platform, seed: int) -> Figures:
     """Return GPUs of Aladdin and of the baselines by rate, and with requests that are alike."""
@@ -189,7 +189,7 @@ def fewer_gpus(on: Platform, seed: int) -> Figures:
     note="without prompts that stall others, equal counts of requests are nearly equal times, and theta below 0.9, "
     "without which the mean as a forecast breaks targets on any number of workers, costs as much as placing by "
     "length saves. The hand-over of KV is left out; the paper's split phases have it",
-    seconds=20,
+    seconds=12,
 )
 def fewer_decode_gpus(on: Platform, seed: int) -> Figures:
     """Return what is saved of a pool that only decodes."""
@@ -266,11 +266,13 @@ SHARES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
 """Loads of a testbed, as shares of the rate at which equation 6 has its four GPUs full."""
 
 
-def _testbed(name: str, one: LatencyModel, four: LatencyModel, seed: int) -> dict[str, list[Measures]]:
+def _testbed(
+    name: str, one: LatencyModel, four: LatencyModel, seed: int, shares: tuple[float, ...] = SHARES
+) -> dict[str, list[Measures]]:
     """Return the measures of Aladdin, JSQ and the default engine on four GPUs, by load."""
     full = 4 * _tokens_per_s(one, TARGETS_MS[name][1]) / OUTPUT_MEAN
     found: dict[str, list[Measures]] = {"Aladdin": [], "JSQ": [], "default": []}
-    for share in SHARES:
+    for share in shares:
         jobs = _sharegpt(share * full, name, seed)
         for system, router in (("Aladdin", _aladdin(name)), ("JSQ", ROUTERS[JSQ]), ("default", ROUTERS[JSQ])):
             worker = four if system == "default" else one
@@ -311,7 +313,7 @@ _LOADS = (
     "patience for held requests, with which violations are as many as the default engine's (0.98 of them). The rates "
     "of the paper are not printed",
     axes=("load, of the full one", "attainment"),
-    seconds=20,
+    seconds=5,
 )
 def on_four_a100(on: Platform, seed: int) -> Figures:
     """Return the largest differences, and attainments by load."""
@@ -348,7 +350,7 @@ def on_four_a100(on: Platform, seed: int) -> Figures:
             number(f"{model} kept", f"least attainment of the three, {model}", "all targets", 1.0, neutral=None),
         )
     ),
-    seconds=20,
+    seconds=2,
 )
 def on_four_v100(on: Platform, seed: int) -> Figures:
     """Return both at the lowest load."""
@@ -357,7 +359,7 @@ def on_four_v100(on: Platform, seed: int) -> Figures:
         one, four = _machine(name, BEST[name]), _machine(name, 4)
         assert one is not None
         assert four is not None
-        low = {system: every[0] for system, every in _testbed(name, one, four, seed).items()}
+        low = {system: every[0] for system, every in _testbed(name, one, four, seed, SHARES[:1]).items()}
         model = name.split()[0]
         figures[f"{model} P99"] = _slowest(low["default"]) / _slowest(low["Aladdin"])
         figures[f"{model} kept"] = min(_kept(each) for each in low.values())
@@ -376,7 +378,7 @@ _LINE = (5, 10, 15, 20, 25)
     claims=(Printed("R^2", "R squared of the line", "a line; we ask for 0.97", 0.97, 1.0, neutral=None),),
     note="the paper prints no figure for how near the line is; 0.97 is ours",
     axes=("requests a second", "workers"),
-    seconds=20,
+    seconds=5,
 )
 def linear_in_rate(on: Platform, seed: int) -> Figures:
     """Return workers by rate, and how near they are to a line."""

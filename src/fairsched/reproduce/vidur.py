@@ -133,7 +133,7 @@ Capacities = Mapping[tuple[str, str], Mapping[int, float]]
         number("arXiv's on chat", "cost of arXiv's configuration on conversations", "2 times", 2.0),
         number("step", "cost under a target over that 20 ms looser, largest, conversations", "1.85, at 0.12 s", 1.85),
     ),
-    seconds=50,
+    seconds=25,
     axes=("target for times between tokens, ms", "dollars for a million requests"),
 )
 def wrong_trace(on: Platform, seed: int) -> Figures:
