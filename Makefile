@@ -13,7 +13,7 @@ DECLARED := pyproject.toml constraints.txt Makefile
 .PHONY: help setup setup-integrations run docs test integrations nightly mutation lint style bench validate gpu-check clean
 
 help:
-	@echo "make run      compare the policies on a built-in workload; table here, report in out/report"
+	@echo "make run      a flood under four policies, simulated; table here, report in out/report"
 	@echo "make docs     the documentation as a site in out/docs"
 	@echo "make test     style, types and tests; proofs, mutants and batteries of unchanged code are kept"
 	@echo "make integrations  inside vLLM, Ray Serve, Envoy and others, and deploy/, in an environment of its own (4 GB)"
@@ -31,8 +31,8 @@ setup: $(VENV)/.installed-test
 setup-integrations: $(ENGINES)/.installed
 
 run: $(VENV)/.installed-run
-	@echo "== Comparing policies on the built-in workload =="
-	@$(BIN)/fairsched compare --report out/report $(ARGS)
+	@echo "== A flood of requests beside three other clients, under four policies =="
+	@$(BIN)/fairsched compare showcase --report out/report $(ARGS)
 
 # Types are checked beside the tests.  Results of tests marked `kept` go to tests/support/kept/record.json: commit it.
 test: style

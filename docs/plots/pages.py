@@ -15,9 +15,8 @@ from PIL import Image
 
 import fairsched as fs
 from fairsched.engines.analysis.audit import audit_log, write_audit
-from fairsched.engines.simulation import Cluster, simulate_events
+from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads import generate
-from fairsched.engines.workloads.generators.demonstrations import SHOWCASE_IN_FLIGHT_CAP_TOKENS, SHOWCASE_KV_TOKENS
 from fairsched.model.events import Arrived, Event, Finished, Prefilled
 from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Request
@@ -31,12 +30,10 @@ START = datetime(2026, 11, 21, 18, 0, tzinfo=timezone(timedelta(hours=1)))
 
 
 def access_log(path: Path) -> None:
-    """Write what a server's log would have of the showcase under LPM: a flood, and two clients that ask for little."""
+    """Write what a server would log of the showcase under LPM: a flood, and three clients that ask for little."""
     workload = generate("showcase")
     names = [client.name for client in workload.clients]
-    events: list[Event] = simulate_events(
-        workload, LOCAL_POLICIES["lpm"], RoundRobin(), PRESETS[DEFAULT_PRESET], kv_capacity_tokens=SHOWCASE_KV_TOKENS
-    )
+    events: list[Event] = simulate_events(workload, LOCAL_POLICIES["lpm"], RoundRobin(), PRESETS[DEFAULT_PRESET])
     asked: dict[int, Request] = {}
     first_ns: dict[int, int] = {}
     rows = []
@@ -95,9 +92,7 @@ def main() -> None:
         audit = write_audit(Path(folder, "audit"), audit_log(log), "fairsched audit access.jsonl --report out/audit")
         save(photograph(audit, 1280, 1150), "audit-page")
         save(photograph(audit, 400, 1150), "audit-phone")
-        cap = {"in_flight_cap_tokens": [str(SHOWCASE_IN_FLIGHT_CAP_TOKENS)]}
-        cluster = Cluster(PRESETS[DEFAULT_PRESET], kv_capacity_tokens=SHOWCASE_KV_TOKENS)
-        compared = fs.compare(generate("showcase"), ["lpm", "vtc", "dlpm"], cluster=cluster, settings={"dlpm": cap})
+        compared = fs.compare(generate("showcase"), command="fairsched compare showcase --report out/report")
         save(photograph(compared.report(Path(folder, "compare")), 1280, 1560), "report")
 
 

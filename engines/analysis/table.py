@@ -6,6 +6,7 @@ comparison prints: one row a run, footnotes that say what the figures mean, and 
 Needs the `cli` extra (rich), imported when a table is printed.
 """
 
+import inspect
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Literal
 import attrs
 
 from fairsched.engines.analysis.figures import (
+    UNBROKEN,
     Compared,
     count,
     index,
@@ -25,24 +27,31 @@ from fairsched.engines.analysis.figures import (
     standing,
     time,
     who,
-    worst,
 )
 from fairsched.engines.analysis.metrics import Run
+from fairsched.engines.analysis.verdict import largest_client, others_wait_us, verdict
+from fairsched.policies.registry import LOCAL_POLICIES
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 LEGEND = (
-    "Service gap: the largest difference of charged service between two clients while both waited at one worker, on "
-    "the worst worker. Each policy charges by its own gate, divided by weight.",
-    "Cluster gap: the same over all workers together, between clients that waited at any of them.",
-    "Common gap: the same for one cost (1 a computed input token, 2 an output token), to compare policies by.",
-    "Not binding: the bound exceeds all that the busiest client was charged on a worker, so nothing could break it.",
+    "TTFT: time to the first token of a request's answer; p99: 99% of the requests have it sooner.",
+    "Others: all clients but the one that asks for most.",
+    "Cache hits: prompt tokens that the worker's prefix cache had, and that were not computed.",
+    "Gap: the largest difference of charged service between two clients while both waited at one worker, in cost units "
+    "(an input token 1, an output token 2), as each policy charges, by weight.",
+    "Bound: what the gap is proved to stay below, whatever clients send.",
+    "Not binding: the bound is more than the busiest client was charged, so nothing here could break it.",
+    "Cluster gap: the same between clients that waited at any worker, for the service of all workers.",
+    "Common gap: the gap where all policies charge alike, 1 a computed input token and 2 an output token.",
     "Jain's index: 1 when all clients received the same per weight while all were active, 1/n when one took all.",
 )
+"""What figures mean: the first sentences those of every table in a terminal."""
 PIPE_WIDTH = 110
 """Columns of text that is laid out for no terminal."""
+_LEGEND_SHOWN = 5
 _TERMINAL_WIDTH = 80
 """Columns of a terminal that does not say."""
 _WIDTH_LEAST = 20
@@ -256,52 +265,46 @@ def notes_of(comparison: Compared) -> list[str]:
 
 
 _SUMMARY = (
-    Column("run", kind="name"),
-    Column("done", 1),
+    Column("policy", kind="name"),
     Column("lost", 1),
-    Column("req/s", 3),
-    Column("TTFT\np50", 2),
-    Column("TTFT\np99"),
-    Column("latency\np99", 8),
+    Column("req/s"),
+    Column("cache\nhits", 2),
+    Column("others' TTFT\np99", 0),
+    Column("TTFT\np50", 1),
+    Column("TTFT\np99", 0),
     Column("TBT\np99", 4),
     Column("2nd token\np99", 7),
-    Column("Jain", 2),
-    Column("gap"),
+    Column("gap", 1),
     Column("cluster\ngap", 4),
-    Column("bound", 5),
-    Column("", kind="word"),
-    Column("common\ngap", 6),
-    Column("cache\nhits", 5),
+    Column("bound", 1),
     Column("pre-\nempted", 6),
     Column("of these\nswapped", 7),
     Column("paused", 6),
 )
-"""Columns of the table of runs; the gap, what it is of its bound, and the longest waits are what it is about."""
+"""Columns of the table of runs: what a policy does to those that wait, what it costs, and what it promises."""
 
 
 def _cells(label: str, run: Run) -> list[Cell]:
     """Return a run's row."""
-    measures = run.measures
+    measures, several = run.measures, largest_client(run) is not None
     lost = measures.rejected + measures.cancelled
     where = standing(run)
-    style = {"over bound": "bold red", "not binding": "dim", "no bound": "dim"}.get(where, "green")
+    bound: Cell = (f"{count(run.service_gap_bound)}, {where}", "bold red") if where == "over bound" else ("none", "dim")
+    if run.service_gap_bound is not None and where != "over bound":
+        bound = count(run.service_gap_bound) + (f", {where}" if where == "not binding" else "")
     return [
         safe_text(label),
-        f"{measures.finished:,}",
         f"{lost:,}" if lost else "",
         rate(measures.throughput_rps),
-        time(measures.ttft_us.p50),
-        time(measures.ttft_us.p99),
-        time(measures.latency_us.p99),
+        share(measures.prefix_hit_ratio),
+        time(others_wait_us(run)) if several else "",
+        "" if several else time(measures.ttft_us.p50),
+        "" if several else time(measures.ttft_us.p99),
         time(measures.tbt_us.p99) if measures.transfers or measures.pauses else "",
         time(measures.second_token_us.p99) if measures.transfers else "",
-        index(run.jain_client),
-        count(run.gap.cost),
+        count(run.gap.cost) if several else "",
         "" if run.cluster_gap is None else count(run.cluster_gap.cost),
-        count(run.service_gap_bound),
-        (where, style),
-        count(run.common_gap.cost),
-        share(measures.prefix_hit_ratio),
+        bound if several else "",
         f"{measures.preemptions:,}" if measures.preemptions else "",
         f"{measures.swaps:,}" if measures.swaps else "",
         f"{measures.pauses:,}" if measures.pauses else "",
@@ -313,6 +316,21 @@ def summary_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
     rows = [_cells(label, run) for label, run in comparison.named()]
     used = [i for i in range(len(_SUMMARY)) if any(row[i] for row in rows)]
     return [_SUMMARY[i] for i in used], [[row[i] for i in used] for row in rows]
+
+
+def simulated(comparison: Compared) -> list[str]:
+    """Return the sentence that says which machine and model were simulated."""
+    machine = comparison.trace.get("machine")
+    return [f"Simulated: {machine}."] if machine else []
+
+
+def policy_lines(comparison: Compared) -> list[str]:
+    """Return what each policy does, a sentence each; nothing of policies of one's own."""
+    said = []
+    for name in dict.fromkeys(run.policy for run in comparison.runs):
+        first = re.split(r"[.]\s", inspect.getdoc(LOCAL_POLICIES.get(name)) or "")[0] if name in LOCAL_POLICIES else ""
+        said += [f"{name}: {' '.join(first.split()).rstrip('.')}."] if first else []
+    return said
 
 
 def client_rows(comparison: Compared) -> tuple[list[Column], list[list[Cell]]]:
@@ -356,7 +374,7 @@ def program_cells(comparison: Compared) -> tuple[list[str], list[list[str]]]:
     service was shared while all were under way."""
     rows = []
     for label, run in comparison.named():
-        if (found := run.programs) is not None:
+        if (found := run.programs) is not None and found.programs < run.measures.requests:
             latency = run.measures.program_latency_us
             finished = f"{found.finished:,} of {found.programs:,}"
             rows.append(
@@ -373,6 +391,9 @@ def print_comparison(comparison: Compared, console: "Console | None" = None) -> 
         print_lines(console, ["No run was completed."])
         return
     elsewhere = "--json and --report have them"
+    print_lines(console, verdict(comparison)[:1], "bold")
+    print_lines(console, simulated(comparison))
+    console.print()
     print_table(console, *summary_rows(comparison), elsewhere=elsewhere)
     if len(comparison.runs[0].names) > 1:
         print_table(console, *client_rows(comparison), elsewhere=elsewhere)
@@ -386,9 +407,12 @@ def print_comparison(comparison: Compared, console: "Console | None" = None) -> 
         if rows:
             columns = [Column(heads[0], kind="name"), *map(Column, heads[1:])]
             print_table(console, columns, rows, elsewhere=elsewhere)
-        print_section(console, "Largest gaps", [f"{label}: {worst(run)}" for label, run in comparison.named()])
+    told = [f"{label}: {sentence}" for label, sentences in promised(comparison) for sentence in sentences]
+    if broken := [sentence for sentence in told if not sentence.endswith(UNBROKEN)]:
+        print_section(console, "Assumptions of the theorems", broken)
         console.print()
-    if told := [f"{label}: {sentence}" for label, sentences in promised(comparison) for sentence in sentences]:
-        print_section(console, "Assumptions of the theorems", told)
-        console.print()
-    print_small(console, (*LEGEND, *notes_of(comparison)))
+    runs = comparison.runs
+    shown = [*LEGEND[:_LEGEND_SHOWN], LEGEND[5] if any(standing(run) == "not binding" for run in runs) else ""]
+    shown += [LEGEND[6] if any(run.cluster_gap is not None for run in runs) else ""]
+    for lines in (policy_lines(comparison), shown, notes_of(comparison)):
+        print_small(console, filter(None, [" ".join(filter(None, lines))]))

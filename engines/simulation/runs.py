@@ -135,10 +135,21 @@ class Cluster:
         """KV tokens of the largest worker: what bounds rest on."""
         return max(spec.capacity for spec in self.all_specs)
 
+    @property
+    def described(self) -> str:
+        """The machines in a few words, each kind once."""
+        kinds = Counter((spec.latency.described, spec.capacity) for spec in self.specs)
+        several = len(self.specs) > 1
+        return "; ".join(
+            f"{f'{number} x ' if several else ''}{what}; memory for {capacity:,} tokens"
+            for (what, capacity), number in kinds.items()
+        )
+
     def facts(self) -> dict[str, object]:
         """Return what a report says of the cluster."""
         facts: dict[str, object] = {
             "workers": len(self.specs),
+            "machine": self.described,
             "latency_model": self.latency.name,
             "latency_source": self.latency.source,
             "kv_capacity_tokens": self.capacity,

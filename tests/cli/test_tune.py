@@ -92,3 +92,17 @@ def test_promise_says_what_the_parts_add_up_to(
     assert sum(said["parts_ns"].values()) == said["completion_ns"] > said["first_token_ns"] > said["wait_ns"] > 0
     assert f"Let in after at most {said['wait_ns'] / 1e9:,.3f} s" in shown
     assert figures(*arguments, "--set", "quantum=64")["wait_ns"] < said["wait_ns"]
+
+
+def test_without_limits_seconds_are_said_of_usual_requests(
+    figures: Figures, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A request as long as the memory takes days at worst, which helps nobody: seconds are about shorter ones, whose
+    lengths stand before them, and the bound of the gap is about all."""
+    said = figures("policies", "dlpm")
+    shown = capsys.readouterr().out.replace("\n", " ")
+    assert "Where prompts have at most 8,192 tokens and outputs at most 1,024" in shown
+    assert (said["wait_prompt_tokens_max"], said["wait_max_output_tokens"]) == (8_192, 1_024)
+    usual = figures("policies", "dlpm", "--prompt-tokens-max", "8192", "--max-output-tokens", "1024")
+    assert usual == said
+    assert said["completion_ns"] < 86_400 * 10**9

@@ -12,6 +12,7 @@ from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.phases import PHASES
 from fairsched.engines.analysis.report import canvas
 from fairsched.engines.analysis.series import Floats
+from fairsched.engines.analysis.verdict import others_wait_us
 from fairsched.engines.analysis.worker_figures import WORKERS_NAMED
 
 if TYPE_CHECKING:
@@ -409,11 +410,12 @@ def sweep(comparison: Compared) -> canvas.Plot | None:
 
 
 def pareto(comparison: Compared) -> canvas.Plot | None:
-    """Throughput against fairness, a point a run; None for fewer than two runs that have both."""
+    """Throughput against the waits of the clients beside the one that asks for most, a point a run; None for fewer than
+    two runs that have both."""
     rows = [
-        (run.jain_client, run.measures.throughput_rps, i)
+        (wait / 1e6, run.measures.throughput_rps, i)
         for i, run in enumerate(comparison.runs)
-        if run.jain_client is not None and run.measures.throughput_rps is not None
+        if (wait := others_wait_us(run)) and run.measures.throughput_rps is not None
     ]
     if len(rows) < 2:
         return None
@@ -422,23 +424,27 @@ def pareto(comparison: Compared) -> canvas.Plot | None:
 
     def picture(figure: "Figure") -> None:
         axes = figure.subplots()
-        front = [row for row in rows if not any(o != row and o[0] >= row[0] and o[1] >= row[1] for o in rows)]
+        front = [row for row in rows if not any(o != row and o[0] <= row[0] and o[1] >= row[1] for o in rows)]
         front.sort()
         axes.plot([row[0] for row in front], [row[1] for row in front], color=canvas.GREY, linewidth=1, zorder=1)
-        for fairness, throughput, i in rows:
+        for wait, throughput, i in rows:
             style = canvas.line_style(policies.index(comparison.runs[i].policy))
-            axes.scatter([fairness], [throughput], color=style["color"], s=36, zorder=2)
+            axes.scatter([wait], [throughput], color=style["color"], s=36, zorder=2)
+        if max(row[0] for row in rows) > 5 * min(row[0] for row in rows):
+            axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.margins(0.12, 0.15)
         most = max(row[1] for row in rows)
         if most - min(row[1] for row in rows) < 0.1 * most:
             axes.set_ylim(0.9 * most, 1.02 * most)  # a difference of less looks like one
         canvas.point_labels(axes, [(row[0], row[1], labels[row[2]]) for row in rows])
-        axes.set(xlabel="Jain's index of client service", ylabel="throughput, requests/s")
+        axes.set(xlabel="others' p99 TTFT, seconds", ylabel="throughput, requests/s")
 
     return canvas.drawn(
         "pareto",
-        "Throughput against fairness",
-        "Up and to the right is better on both; the line joins the runs that no other beats on both at once.",
+        "Throughput against waits",
+        "How long the clients beside the one that asks for most wait for a first token, and how many requests are "
+        "answered: up and to the left is better on both; the line joins the runs that no other beats on both at once.",
         4.2,
         picture,
     )
@@ -481,6 +487,6 @@ def plots(comparison: Compared) -> list[canvas.Plot]:
     """Return all plots that the runs allow, in the order in which they are read; none if no client was served."""
     if not any(len(run.series.ttft_us) and run.series.service_s[-1] for run in comparison.runs):
         return []
-    before = [plot(comparison) for plot in (service, response, gap, ttft, phases, capacity, kv)]
-    found = [*before, *worker_plots(comparison), sweep(comparison), pareto(comparison)]
+    before = [plot(comparison) for plot in (pareto, gap, response, service, ttft, phases, capacity, kv)]
+    found = [*before, *worker_plots(comparison), sweep(comparison)]
     return [plot for plot in found if plot is not None]

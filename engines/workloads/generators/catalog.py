@@ -182,7 +182,7 @@ WORKLOADS: dict[str, WorkloadSpec] = {
         WorkloadSpec("arxiv", "lengths of summaries of papers, as Vidur publishes them, no prefixes", arxiv),
         WorkloadSpec("sharegpt", "lengths as of ShareGPT, or one class of light and heavy phases", sharegpt),
         WorkloadSpec("servegen", "ServeGen's clients of a production cluster, servegen:DIR", servegen, "folder"),
-        WorkloadSpec("showcase", "a flood with one hot prefix that starves the others under LPM", showcase),
+        WorkloadSpec("showcase", "clients that ask about documents, one of which floods the server", showcase),
         WorkloadSpec("split", "organisations that ask for the same, one of which comes as many clients", split),
         WorkloadSpec("subagents", "a harness of many agents beside programs of few", subagents),
         WorkloadSpec("ce1", "the counterexample to forgiving debt at a rejoin", ce1),

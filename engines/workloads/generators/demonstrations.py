@@ -11,8 +11,6 @@ import msgspec
 from fairsched.engines.workloads import sampling
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 
-SHOWCASE_KV_TOKENS = 32_768
-SHOWCASE_IN_FLIGHT_CAP_TOKENS = 16_384
 CE1_KV_TOKENS = 4
 CE1_QUANTUM = 1
 WORST_WAIT_SENT_NS = 10**13
@@ -24,49 +22,40 @@ Keys = Literal["each", "one"]
 def showcase(
     *,
     seed: int = 0,
-    duration_s: Annotated[sampling.Rate, sampling.about("seconds for which requests arrive")] = 40.0,
-    cold_clients: Annotated[sampling.Number, sampling.about("clients whose prompts are all new")] = 2,
-    hot_rate: Annotated[sampling.Rate, sampling.about("flood requests a second")] = 40.0,
-    cold_rate: Annotated[sampling.Rate, sampling.about("requests a second of each other client")] = 6.0,
-    prefix_tokens: Annotated[sampling.Size, sampling.about("prefix that the flood shares")] = 1_024,
-    question_tokens: Annotated[sampling.Size, sampling.about("what a flood request adds to it")] = 64,
-    cold_tokens: Annotated[sampling.Size, sampling.about("prompt of a request of the others")] = 1_024,
-    output_tokens: Annotated[sampling.Size, sampling.about("length of every answer")] = 256,
+    duration_s: Annotated[sampling.Rate, sampling.about("seconds for which requests arrive")] = 150.0,
+    flood_rate: Annotated[sampling.Rate, sampling.about("requests a second of the client that floods")] = 14.0,
+    calm_rate: Annotated[sampling.Rate, sampling.about("requests a second of each other client")] = 0.6,
+    calm_clients: Annotated[sampling.Number, sampling.about("clients beside it")] = 3,
+    flood_documents: Annotated[sampling.Number, sampling.about("documents of the client that floods")] = 64,
+    calm_documents: Annotated[sampling.Number, sampling.about("documents of each other client")] = 4,
+    document_tokens: Annotated[sampling.Size, sampling.about("length of a document")] = 4_096,
+    question_tokens: Annotated[sampling.Size, sampling.about("length of a question about one")] = 64,
+    output_tokens: Annotated[sampling.Size, sampling.about("length of every answer")] = 96,
 ) -> Workload:
-    """Return a flood of requests that share one hot prefix, under which longest prefix match starves all other clients.
+    """Return clients that ask about their documents, of which one floods the server.
 
-    One client floods: its requests share a prefix that never leaves the cache, and come faster than a worker can answer
-    them.  The other clients send prompts that are new.  A policy that always takes the longest match serves the flood
-    alone for as long as it lasts, so twice the `duration_s` is twice the gap; a gate that charges what is computed
-    holds the gap under a bound that does not depend on the duration.  Arrivals are Poisson, lengths constant.
-
-    Meant for a worker with 32,768 tokens of KV and a cap of 16,384 on what DLPM lets one client have in flight: then
-    the bounds of DLPM and VTC are less than a tenth of what the busiest client receives, so that they could well be
-    broken.  A worker like Llama-3.2-3B on an A10G answers about 13 flood requests of 256 tokens a second and
-    Llama-3.1-8B on an A100 about 30, by the latency presets' decode cost at full batches; `hot_rate` is above both.
+    A prompt is one of the client's documents, drawn uniformly, and a question that is new.  A server that has the
+    document in its cache computes the question alone.  The flood's documents do not fit the memory of a worker like
+    Llama-3.2-3B on an A10G (132,000 tokens, 32 documents), and it asks for more than that worker can answer, about 3
+    requests a second in order of arrival and 8 where the cache is used best; the other clients ask for far less.  So a
+    policy that follows the cache is fast, and one that follows only the cache, or only arrivals, serves the flood and
+    lets the others wait for as long as it lasts.  Arrivals are Poisson, lengths constant.
     """
     programs: list[sampling.Program] = []
-    for client in range(cold_clients + 1):
+    for client in range(calm_clients + 1):
         rng, tokens = sampling.streams(seed, client)
-        hot = client == 0
-        rate = hot_rate if hot else cold_rate
-        prefix = tokens.fresh(prefix_tokens if hot else 0)
-        count = max(round(rate * duration_s), 1)
-        programs += [
-            sampling.Program(
-                client,
-                time,
-                (
-                    sampling.LlmCall(
-                        sampling.prompt_of(prefix, tokens.fresh(question_tokens if hot else cold_tokens)), output_tokens
-                    ),
-                ),
-            )
-            for time in sampling.arrivals_ns(rng, "poisson", rate=rate, count=count)
-        ]
-    names = ["hot", *(f"cold-{index}" for index in range(1, cold_clients + 1))]
-    cap = SHOWCASE_IN_FLIGHT_CAP_TOKENS
-    note = f"Meant for {SHOWCASE_KV_TOKENS:,} tokens of KV and an in-flight cap of {cap:,} for DLPM."
+        rate, several = (calm_rate, calm_documents) if client else (flood_rate, flood_documents)
+        documents = [tokens.fresh(document_tokens) for _ in range(several)]
+        times = sampling.arrivals_ns(rng, "poisson", rate=rate, count=max(round(rate * duration_s), 1))
+        for time, place in zip(times, rng.integers(several, size=len(times)), strict=True):
+            prompt = sampling.prompt_of(documents[place], tokens.fresh(question_tokens))
+            programs.append(sampling.Program(client, time, (sampling.LlmCall(prompt, output_tokens),)))
+    names = ["flood", *(f"calm-{index}" for index in range(1, calm_clients + 1))]
+    note = (
+        f"Client flood asks {flood_rate:g} times a second about {flood_documents:,} documents, {calm_clients:,} others "
+        f"{calm_rate:g} times each about {calm_documents:,} of their own; a prompt is a document of "
+        f"{document_tokens:,} tokens and a new question."
+    )
     return sampling.workload_of("showcase", programs, names, output_tokens, notes=(note,))
 
 

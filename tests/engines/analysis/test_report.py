@@ -1,10 +1,13 @@
 """The report is one well-formed page without outside addresses that says what the figures say; so is the table."""
 
+import re
 from io import StringIO
 from pathlib import Path
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from fairsched.engines.analysis import Comparison, Recorder, Run, count, print_comparison, time
@@ -14,6 +17,7 @@ from fairsched.engines.analysis.report.canvas import TEXT
 from fairsched.engines.analysis.report.plots import plots
 from fairsched.engines.analysis.report.report import page_of, write_report
 from fairsched.engines.analysis.table import LEGEND
+from fairsched.engines.analysis.verdict import verdict
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import generate
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Finished, Prefilled, Rejected
@@ -218,20 +222,20 @@ def printed(comparison: Comparison, width: int = 120) -> str:
 
 
 def test_table_fits_and_says_what_matters(comparison: Comparison) -> None:
-    """In 110 columns nothing is cut: labels, figures, the standing to the bound, notes and the legend are there."""
+    """In 110 columns nothing is cut: verdict, labels, gaps and bounds, notes and the words of the table are there."""
     text = printed(comparison, 110)
     assert max(map(len, text.splitlines())) <= 110
     assert "…" not in text
     flat = " ".join(text.split())
     for run in comparison.runs:
         assert count(run.gap.cost) in flat
-        assert standing(run) in flat
-        assert worst(run) in flat
+        assert ("none" if run.service_gap_bound is None else count(run.service_gap_bound)) in flat
+    assert flat.startswith(verdict(comparison)[0])
     assert "quantum=512" in flat
     assert "<b>&amp; co</b>" in flat
     assert "Clients <i>were</i> assigned." in flat
-    assert all(line in flat for line in LEGEND)
-    assert "lost" not in flat.split("Largest gaps")[0]  # nothing was, so there is no column
+    assert all(line in flat for line in LEGEND[:5])
+    assert "lost" not in flat  # nothing was, so there is no column
 
 
 def test_standing_to_the_bound() -> None:
@@ -276,3 +280,26 @@ def test_a_broken_assumption_is_said_by_name() -> None:
     assert "GateRespected is broken 3 times" in stream.getvalue()
     assert "GateRespected is broken 3 times" in render(compared(run))
     assert "FitsAlone" not in render(compared(run))
+
+
+@given(figures=st.lists(st.tuples(st.integers(1, 10**9), st.integers(1, 10**4)), min_size=1, max_size=4))
+def test_the_verdict_says_of_each_run_what_is_true(figures: list[tuple[int, int]]) -> None:
+    """Whatever the figures, each run is named in one clause: those that let the others wait long, those that are slow,
+    and those that are neither; or all are about alike."""
+    run, runs = a_run("x", rounds=1), []
+    for place, (wait_us, rps) in enumerate(figures):
+        requests = {**run.requests, "first_token_ns": run.requests["arrival_ns"] + 1_000 * wait_us}
+        measures = attrs.evolve(run.measures, throughput_rps=float(rps))
+        runs.append(attrs.evolve(run, policy=f"p{place}", requests=requests, measures=measures))
+    clauses = verdict(compared(*runs))[0].split("; ")
+    shortest, most = min(wait for wait, _ in figures), max(rps for _, rps in figures)
+    said: dict[str, set[int]] = {"late": set(), "slow": set(), "neither": set()}
+    for clause in clauses:
+        kind = "slow" if " fewer requests than " in clause else "neither" if " neither: " in clause else "late"
+        if " requests/s" in clause:
+            kind = "neither"
+        subject = re.split(r" the clients | answer| do", clause)[0]
+        said[kind] |= {int(found) for found in re.findall(r"\bp(\d)\b", subject)}
+    late = {i for i, (wait, _) in enumerate(figures) if wait > 5 * shortest and wait > shortest + 10**6}
+    slow = {i for i, (_, rps) in enumerate(figures) if rps < 0.8 * most} - late
+    assert said == {"late": late, "slow": slow, "neither": {*range(len(figures))} - late - slow}

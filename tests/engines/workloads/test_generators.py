@@ -31,7 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "azure-code": {"requests": 60, "clients": 3},
     "arxiv": {"requests": 60, "clients": 3},
     "sharegpt": {"requests": 24, "phases": "mixed"},
-    "showcase": {"duration_s": 2, "hot_rate": 8, "cold_rate": 3},
+    "showcase": {"duration_s": 2, "flood_rate": 8, "calm_rate": 3},
     "servegen": {"folder": str(Path(__file__).parent / "servegen")},
     "split": {"duration_s": 2, "keys": 3, "others": 2},
     "subagents": {"agents": 3, "others": 2, "width": 2, "turns": 2, "task_tokens": 64},

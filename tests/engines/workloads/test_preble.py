@@ -228,4 +228,4 @@ def test_a_mixture_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["trace", text]) == 0
     out = capsys.readouterr().out
     assert "parts=video-qa+showcase, rate=3.0, seed=0, showcase.duration_s=1, video-qa.documents=4" in out
-    assert "Mixed: 34 of video-qa (40%), 52 of showcase (60%)" in out
+    assert "Mixed: 34 of video-qa (67%), 17 of showcase (33%)" in out

@@ -43,7 +43,7 @@ def compare(
         log: write each run's event log, for `fairsched audit`
         to_frame: write requests and events of all runs as parquet files into a folder, or the requests into a file
     """
-    from fairsched.engines.analysis import print_comparison, print_lines
+    from fairsched.engines.analysis import print_comparison
 
     cluster = of_cluster.several(of_workload.seed)
     workloads = of_workload.workloads(workload, cluster.specs)
@@ -72,7 +72,6 @@ def compare(
     output.write_figures(json, comparison.to_dict())
     page = None if report is None else comparison.report(report)
     with output.shown(json) as console:
-        print_lines(console, [output.machines(spec.latency for spec in cluster.specs)])
         print_comparison(comparison, console)
         output.print_files(console, Figures=json, Report=page, Logs=log, Frames=to_frame)
     if not comparison.complete:

@@ -14,7 +14,9 @@ from fairsched.engines.analysis import print_lines
 from fairsched.engines.simulation import RunSpec, latency_model
 from fairsched.model.machine import PRESETS
 from fairsched.model.request import Client
+from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES, parameters, router_parameters
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 WIDTH = 110
 """Lines are no longer, however wide the terminal."""
+PROMPT_TOKENS, OUTPUT_TOKENS = 8_192, 1_024
+"""The longest request for which seconds are said where none is stated."""
 NARROW = 80
 """Below so many columns a text stands below its name."""
 
@@ -45,8 +49,8 @@ def policies(
         policy: the policy whose promise is said (default: all are listed)
         set: a parameter of it (repeat)
         clients: clients of weight 1
-        prompt_tokens_max: the longest prompt (default: as the worker holds)
-        max_output_tokens: the longest output (default: as the worker holds)
+        prompt_tokens_max: the longest prompt (default: as the worker holds; for seconds 8,192)
+        max_output_tokens: the longest output (default: as the worker holds; for seconds 1,024)
     """
     if policy is not None:
         writable(json=json)
@@ -67,18 +71,25 @@ def _promise(
     """Print what a configuration promises `count` clients."""
     latency = latency_model(model.latency_model)
     capacity = model.kv_capacity_tokens or latency.kv_capacity_tokens
-    longest_output, longest_prompt = outputs or capacity - 1, prompts or capacity - 1
     guarantee = run.policy.guarantee
-    limits = guarantee.limits(capacity, longest_output)
-    limits = attrs.evolve(limits, prompt_tokens_max=min(longest_prompt, limits.prompt_tokens_max))
+
+    def limited(prompt: int, output: int) -> Limits:
+        limits = guarantee.limits(capacity, min(output, capacity - 1))
+        return attrs.evolve(limits, prompt_tokens_max=min(prompt, limits.prompt_tokens_max))
+
+    stated = prompts is not None or outputs is not None
+    limits = limited(prompts or capacity - 1, outputs or capacity - 1)
+    usual = limits if stated else limited(PROMPT_TOKENS, OUTPUT_TOKENS)
     clients = tuple(Client(i, str(i)) for i in range(count))
     promise = guarantee.promise(clients, limits, latency)
-    worst = guarantee.worst_wait(clients, limits, latency)
+    worst = guarantee.worst_wait(clients, usual, latency)
     figures = {
         "policy": name,
         "latency_model": latency.name,
         "kv_capacity_tokens": capacity,
         "clients": count,
+        "wait_prompt_tokens_max": usual.prompt_tokens_max,
+        "wait_max_output_tokens": usual.output_tokens_max,
         "gap_bound": None if promise is None else promise.gap_bound,
         "wait_cost": None if worst is None else worst.cost,
         "wait_ns": None if worst is None else worst.admission_ns,
@@ -95,15 +106,21 @@ def _promise(
         else:
             print_lines(console, [f"Gap between two that wait: at most {promise.gap_bound:,} cost units."])
         if worst is None:
-            why = guarantee.no_wait(limits, latency)
+            why = guarantee.no_wait(usual, latency)
             print_lines(console, [f"Waits: nothing is promised in seconds, since {why}."])
             return 0
+        if not stated:
+            longest = f"{usual.prompt_tokens_max:,} tokens and outputs at most {usual.output_tokens_max:,}"
+            yours = "--prompt-tokens-max and --max-output-tokens say yours"
+            print_lines(console, [f"Where prompts have at most {longest} ({yours}):"])
         lines = [
             f"Let in after at most {worst.admission_ns / 1e9:,.3f} s ({worst.cost:,} cost units), first token after "
             f"{worst.first_token_ns() / 1e9:,.3f} s, the longest request complete after "
             f"{worst.completion_ns() / 1e9:,.3f} s (T-wait); of that",
             *(f"  {name}: {ns / 1e9:,.3f} s" for name, ns in worst.parts()),
         ]
+        if isinstance(run.policy, ComposedPolicy) and parameters(run.policy).get("in_flight_cap_tokens", 0) is None:
+            lines.append("--set in_flight_cap_tokens=N lowers what other clients may have in flight, and the gap.")
         print_lines(console, lines)
     return 0
 
