@@ -124,12 +124,13 @@ class AuditRun:
 
     `charged` and `waited` are tables of `model.service.received`, `charging` is how they were charged.  `decoding` says
     from when to when each request of a client decodes, with tokens so far apart, where that is not in `charged`: a row
-    has `client`, `start_ns`, `stop_ns` and `apart_ns`. `bound` is what was promised about the gap of a "worker" or
-    of the "cluster" (`scope`), `assumptions` what was found of the theorems behind it. `about` says what was run,
-    `opening` what is read first, `reading` how the log was read, `limits` what such a log cannot tell, and `notes`
-    what else belongs to the figures. `model` names the models that it is about, where a log has others beside them;
-    `models`, `upstreams` and `statuses` are names, `inferences` what was done about missing first tokens, and
-    `zone` is that of the log's clock (None: it counts from its own start).
+    has `client`, `start_ns`, `stop_ns` and `apart_ns`. `at_most` is the same run with requests of which nothing
+    tells when they were served waiting until their ends, for nothing. `bound` is what was promised about the gap of
+    a "worker" or of the "cluster" (`scope`), `assumptions` what was found of the theorems behind it. `about` says
+    what was run, `opening` what is read first, `reading` how the log was read, `limits` what such a log cannot
+    tell, and `notes` what else belongs to the figures. `model` names the models that it is about, where a log has
+    others beside them; `models`, `upstreams` and `statuses` are names, `inferences` what was done about missing
+    first tokens, and `zone` is that of the log's clock (None: it counts from its own start).
     """
 
     path: Path
@@ -142,6 +143,7 @@ class AuditRun:
     charging: Charging
     workers: int
     decoding: Table | None = None
+    at_most: "AuditRun | None" = None
     bound: int | None = None
     scope: str = "worker"
     assumptions: Mapping[str, Finding] = attrs.field(factory=dict)

@@ -50,8 +50,11 @@ class Stretch:
         return self.stop_ns - self.start_ns
 
 
-def stretches(evidence: AuditRun, at_least_ns: int) -> tuple[Stretch, ...]:
-    """Return all stretches of at least so long, in order of client and time.  O(n log n) for n charges and waits."""
+def stretches(evidence: AuditRun, at_least_ns: int, certain: bool = True) -> tuple[Stretch, ...]:
+    """Return all stretches of at least so long, in order of client and time; `certain` says that others were served.
+
+    O(n log n) for n charges and waits.
+    """
     _, waited = anywhere(evidence.charged, evidence.waited)
     last_ns, count = evidence.last_ns, len(evidence.clients)
     order = np.argsort(evidence.charged["time_ns"], kind="stable")
@@ -71,7 +74,7 @@ def stretches(evidence: AuditRun, at_least_ns: int) -> tuple[Stretch, ...]:
         if start.size:
             others = _between(when, total, start, stop) - _between(own_when, _summed(own_costs), start, stop)
             rows = zip(start.tolist(), stop.tolist(), others.tolist(), strict=True)
-            found += [Stretch(client, *row) for row in rows if row[2] > 0]
+            found += [Stretch(client, *row) for row in rows if row[2] > 0 or not certain]
     return tuple(found)
 
 
@@ -303,6 +306,8 @@ class Audit:
     cluster_gap: Gap | None
     shares: Shares
     starved: Mapping[int, Sequence[Stretch]]
+    may_starve: Mapping[int, Sequence[Stretch]]
+    """The longest that stretches may be, with requests of which nothing tells when they were served."""
     starved_after_ns: int
     notes: tuple[str, ...]
 
@@ -476,9 +481,17 @@ def findings(evidence: AuditRun, *, starved_after_ns: int = 10 * SECOND_NS, wind
         cluster_gap=cluster,
         shares=division,
         starved=starved,
+        may_starve=_may_starve(evidence, starved, starved_after_ns),
         starved_after_ns=starved_after_ns,
         notes=tuple(notes),
     )
+
+
+def _may_starve(
+    evidence: AuditRun, starved: Mapping[int, Sequence[Stretch]], after_ns: int
+) -> Mapping[int, Sequence[Stretch]]:
+    most = evidence.at_most
+    return starved if most is None or len(most.clients) < 2 else by_client(stretches(most, after_ns, certain=False))
 
 
 def waits_ns(evidence: AuditRun, rows: Ints) -> Ints:

@@ -18,14 +18,16 @@ client is served all the time while one of its requests decodes.
 
 from collections.abc import Sequence
 from datetime import timedelta, timezone
+from functools import partial
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.analysis.audit.evidence import APART_NS, AuditRun, Calls
 from fairsched.engines.analysis.audit.inference import first_tokens, left_queue
 from fairsched.engines.analysis.figures import safe_text
-from fairsched.engines.logs.access import UNKNOWN, AccessLog, Ending
+from fairsched.engines.logs.access import NO_NAME, UNKNOWN, AccessLog, Ending
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Rejected
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client
@@ -62,24 +64,10 @@ def evidence_of(
     # What is charged must be charged at some time: without a better one, from the arrival on.
     admitted_ns = np.where(kept_out, log.arrival_ns, served_ns)
     begun_ns = np.where(told.first_ns == UNKNOWN, admitted_ns, told.first_ns)
-    outputs, coarse_ns = _outputs(log, begun_ns, rows_max, apart_ns)
-    served = np.flatnonzero(~nothing)
-    lost = np.flatnonzero(nothing)
-    every = np.arange(len(log.client))
-    parts: list[tuple[int, Table]] = [
-        (_OUTPUTS, outputs),
-        (_ARRIVALS, _heads(log, every, log.arrival_ns)),
-        (
-            _ADMISSIONS,
-            _heads(log, served, admitted_ns[served])
-            | {"extend_tokens": (log.prompt - log.cached)[served], "cached_prefix_tokens": log.cached[served]},
-        ),
-        (_FAILURES, _heads(log, lost, log.end_ns[lost])),
-    ]
-    _number([each for _, each in parts], [kind for kind, _ in parts])
-    kinds: tuple[type[Event], ...] = (Decoded, Arrived, Admitted, Rejected)
-    trace = concatenate([{kind: table for kind, (_, table) in zip(kinds, parts, strict=True)}])
-    return AuditRun(
+    unnamed = np.isin(log.client, [i for i, name in enumerate(log.clients) if name == NO_NAME and len(log.clients) > 1])
+    play = partial(_played, log, charging, rows_max, apart_ns)
+    charged, waited, coarse_ns = play(nothing, admitted_ns, begun_ns, ~(kept_out | doubtful | unnamed))
+    evidence = AuditRun(
         path=log.path,
         kind="access log",
         about="an access log" if model is None else f"an access log, {safe_text(model)}",
@@ -102,8 +90,8 @@ def evidence_of(
             untold=(~nothing & (told.first_ns == UNKNOWN)).astype(np.int64),
             doubtful=doubtful.astype(np.int64),
         ),
-        charged=charges(trace, charging),
-        waited=backlogs(_waiting(trace, ~(kept_out | doubtful))),
+        charged=charged,
+        waited=waited,
         decoding=_decoding(log, begun_ns),
         charging=charging,
         workers=len(log.workers),
@@ -116,9 +104,46 @@ def evidence_of(
         zone=None if log.utc_offset_s is None else timezone(timedelta(seconds=log.utc_offset_s)),
         opening=log.opening,
         reading=log.reading,
-        limits=_limits(log, coarse_ns, int(kept_out.sum()), int(doubtful.sum())),
+        limits=_limits(log, coarse_ns, int(kept_out.sum()), int(doubtful.sum()), int(unnamed.sum())),
         notes=log.notes,
     )
+    if not (kept_out | doubtful).any():
+        return evidence
+    # They may have waited until their ends, and when they were served is not known.
+    begun_ns = np.where(kept_out, UNKNOWN, begun_ns)
+    charged, waited, _ = play(nothing | kept_out, admitted_ns, begun_ns, ~unnamed)
+    most = attrs.evolve(evidence, charged=charged, waited=waited, decoding=_decoding(log, begun_ns))
+    return attrs.evolve(evidence, at_most=most)
+
+
+def _played(
+    log: AccessLog,
+    charging: Charging,
+    rows_max: int,
+    apart_ns: int,
+    nothing: npt.NDArray[np.bool_],
+    admitted_ns: Ints,
+    begun_ns: Ints,
+    waits: npt.NDArray[np.bool_],
+) -> tuple[Table, Table, int]:
+    """Return charges, the waits of these requests, and how far instants are apart where that is worth a note."""
+    outputs, coarse_ns = _outputs(log, begun_ns, rows_max, apart_ns)
+    served, lost = np.flatnonzero(~nothing), np.flatnonzero(nothing)
+    every = np.arange(len(log.client))
+    parts: list[tuple[int, Table]] = [
+        (_OUTPUTS, outputs),
+        (_ARRIVALS, _heads(log, every, log.arrival_ns)),
+        (
+            _ADMISSIONS,
+            _heads(log, served, admitted_ns[served])
+            | {"extend_tokens": (log.prompt - log.cached)[served], "cached_prefix_tokens": log.cached[served]},
+        ),
+        (_FAILURES, _heads(log, lost, log.end_ns[lost])),
+    ]
+    _number([each for _, each in parts], [kind for kind, _ in parts])
+    kinds: tuple[type[Event], ...] = (Decoded, Arrived, Admitted, Rejected)
+    trace = concatenate([{kind: table for kind, (_, table) in zip(kinds, parts, strict=True)}])
+    return charges(trace, charging), backlogs(_waiting(trace, waits)), coarse_ns
 
 
 def _waiting(trace: Tables, known: npt.NDArray[np.bool_]) -> Tables:
@@ -243,7 +268,7 @@ def _summed(instants: Ints, instant: Ints, worker: Ints, client: Ints, tokens: I
     }
 
 
-def _limits(log: AccessLog, coarse_ns: int, kept_out: int, doubtful: int) -> tuple[str, ...]:
+def _limits(log: AccessLog, coarse_ns: int, kept_out: int, doubtful: int, unnamed: int) -> tuple[str, ...]:
     """Return what this log cannot tell."""
     said = []
     if kept_out:
@@ -255,6 +280,11 @@ def _limits(log: AccessLog, coarse_ns: int, kept_out: int, doubtful: int) -> tup
         said.append(
             f"Requests that failed without any output, of which nothing tells whether they waited: {doubtful:,}. They "
             "starve for no time."
+        )
+    if unnamed:
+        said.append(
+            f"Requests that name no client: {unnamed:,}. They may be of any client, so {NO_NAME} starves for no time "
+            "and is in no gap."
         )
     if "queue" not in log.fields:
         said.append(

@@ -35,7 +35,7 @@ def verdict(audit: Audit) -> str:
 def _starved(audit: Audit) -> str:
     after = digits(audit.starved_after_ns / SECOND_NS)
     if not audit.starved:
-        if audit.total.kept_out:
+        if audit.may_starve:
             return f"no client is seen to starve for {after} s"
         return f"no client starved for {after} s"
     worst = next(iter(audit.starved))

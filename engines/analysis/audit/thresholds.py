@@ -17,7 +17,6 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 import attrs
-import numpy as np
 
 from fairsched.engines.analysis.audit.findings import Audit, ClientFindings, Range
 from fairsched.engines.analysis.figures import count, safe_text, share, time
@@ -94,16 +93,20 @@ def _at_least(value: Callable[[Audit, ClientFindings], float | None]) -> Figure:
     return figure
 
 
-def _starved(value: Callable[[ClientFindings], float]) -> Figure:
-    """Return a figure of starvation, which a call of which nothing tells how long it waited changes only if it took as
-    long as that."""
+def _starved(value: Callable[[ClientFindings], float], most: Callable[[list[int], int], float]) -> Figure:
+    """Return a figure of starvation, and from the longest that stretches may be, the most that it is."""
 
     def figure(audit: Audit, of: ClientFindings) -> Known:
-        calls, found = audit.evidence.calls, value(of)
-        long = (calls.kept_out | (calls.doubtful == 1)) & (calls.end_ns - calls.arrival_ns >= audit.starved_after_ns)
-        if of is not audit.total:
-            long &= np.isin(calls.client, [i for i, each in enumerate(audit.clients) if each is of])
-        return Known(found, found, math.inf if long.any() else found)
+        found = value(of)
+        if audit.evidence.at_most is None:
+            return _exactly(found)
+        lengths = [
+            stretch.length_ns
+            for client, several in audit.may_starve.items()
+            if of is audit.total or audit.clients[client] is of
+            for stretch in several
+        ]
+        return Known(found, found, max(found, most(lengths, audit.starved_after_ns)))
 
     return figure
 
@@ -115,8 +118,11 @@ def _violations(audit: Audit, of: ClientFindings) -> Known:
 _WHOLE = ("gap", "bound_violations", "assumptions_broken")
 """Figures of no single client."""
 FIGURES: dict[str, tuple[Kind, Figure]] = {
-    "starved": ("number", _starved(lambda of: of.starved)),
-    "starved_time": ("time", _starved(lambda of: of.starved_us_max)),
+    "starved": (
+        "number",
+        _starved(lambda of: of.starved, lambda lengths, after: sum(each // after for each in lengths)),
+    ),
+    "starved_time": ("time", _starved(lambda of: of.starved_us_max, lambda lengths, _: max(lengths, default=0) / 1e3)),
     **{
         f"{name}_{what}": ("time", _percentile(what, name))
         for what in ("wait", "ttft", "latency")
@@ -265,8 +271,9 @@ def _judge(audit: Audit, of: ClientFindings, threshold: Threshold) -> Judgement:
     if known.margin is not None:
         value += f" (between {show(known.margin[0])} and {show(known.margin[1])}: first tokens are inferred)"
     if beyond[0] != beyond[1]:
+        untold = audit.total.untold + int(audit.evidence.calls.doubtful.sum())
         most = "any number" if math.isinf(known.high) else show(known.high)
-        reason = f"it is between {show(known.low)} and {most}, {audit.total.untold:,} calls having no first token"
+        reason = f"it is between {show(known.low)} and {most}, {untold:,} calls having no first token"
         return Judgement(threshold, "unknown", known.value, f"{name} cannot be judged: {reason}", model)
     said = f"{name} is {value}, {'' if beyond[0] else 'not '}{_WORDS[threshold.comparison]} {limit}"
     return Judgement(threshold, "failed" if beyond[0] else "ok", known.value, said, model)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.cli import main
+from fairsched.engines.analysis.audit import audit_log
 from fairsched.engines.logs.access import Columns, read_access_log, read_map
 from tests.support.access_logs import GOOD, logged
 
@@ -66,3 +67,13 @@ def test_the_level_is_the_first_line_of_an_audit(tmp_path: Path, capsys: pytest.
     assert main(["audit", str(path)]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "Clients: 2 by user, named by all but 1 requests."
+
+
+def test_requests_without_a_name_are_no_client_that_starves(tmp_path: Path) -> None:
+    """They may be of any client, and every client that has a name is served."""
+    late = BARE | {"ttft_ms": 40_000, "latency_ms": 40_001}
+    named = [BARE | {"start_ms": 1_000 * i, "user": f"u{i % 2}"} for i in range(60)]
+    assert audit_log(logged(tmp_path, late | {"user": "u2"}, *named)).starved
+    found = audit_log(logged(tmp_path, late, *named))
+    assert not found.starved
+    assert any("may be of any client" in said for said in found.evidence.limits)

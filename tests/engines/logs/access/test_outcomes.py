@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.analysis.audit import audit_log
+from fairsched.engines.analysis.audit import audit_log, judged, read_thresholds
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Ending, read_access_log
 from tests.support.access_logs import GOOD, logged
 
@@ -117,3 +117,17 @@ def test_a_client_whose_streams_say_no_tokens_does_not_starve(tmp_path: Path) ->
     others = [GOOD | {"start_ms": 1_000 * i} for i in range(60)]
     assert not audit_log(logged(tmp_path, bare, waiting, *others)).starved
     assert audit_log(logged(tmp_path, waiting, *others)).starved
+
+
+def test_a_call_that_timed_out_starves_only_a_client_that_was_not_served(tmp_path: Path) -> None:
+    """Nothing tells whether it waited: no client is said to starve by it, a build does not fail, and it is judged
+    where the client's other calls were served all the while."""
+    gone = GOOD | {"client": "b", "latency_ms": 60_000, "output_tokens": 0, "status": 504, "ttft_ms": None}
+    others = [GOOD | {"start_ms": 1_000 * i} for i in range(60)]
+    own = [GOOD | {"start_ms": 4_000 * i, "client": "b"} for i in range(17)]
+    verdicts = {}
+    for name, rows in {"alone": [gone, *others], "served": [gone, *others, *own]}.items():
+        found = audit_log(logged(tmp_path, *rows))
+        assert not found.starved
+        (verdicts[name],) = judged([found], read_thresholds("starved>0"))
+    assert (verdicts["alone"].verdict, verdicts["served"].verdict) == ("unknown", "ok")
