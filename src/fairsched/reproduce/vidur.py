@@ -4,7 +4,7 @@ Source: Agrawal et al., "Vidur: A Large-Scale Simulation Framework for LLM Infer
 predictions are near measured times takes the GPUs that were measured.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise, permutations, product
@@ -179,7 +179,7 @@ def _kept(jobs: Workload, latency: LatencyModel, run: RunSpec, slos_ms: tuple[in
         delay, ttft, tbt_ms = trial(at_rate(jobs, rates[place]), run, Cluster(latency), TARGETS).excess
         return tbt_ms if max(delay, ttft) <= 1 else inf
 
-    missed = {slo: bisect_right(range(len(rates)), slo, key=least_ms) for slo in slos_ms}
+    missed = {slo: bisect_left(range(len(rates)), True, key=lambda place: least_ms(place) > slo) for slo in slos_ms}
     return {slo: rates[place - 1] / dollars if place else 0.0 for slo, place in missed.items()}
 
 
