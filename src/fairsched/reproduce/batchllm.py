@@ -7,7 +7,7 @@ Qwen 2.5 machines are made by formula.  The paper's attention kernel is `with_ke
 """
 
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import count, islice
 
 import attrs
@@ -356,7 +356,7 @@ def _cell(prefix: int, degree: int, printed: str, times: float) -> Printed:
     "printed: with 200 us of the engine's CPU for each running request and step, a guess for vLLM 0.6.4, it is "
     "2.8 on seed 0.  The speedups of 1.5 and 9.5 over SGLang are not judged, since its version and settings are "
     "not printed",
-    seconds=70,
+    seconds=30,
     axes=("prompts that share a prefix", "times the throughput of vLLM"),
 )
 def degrees(on: Platform, seed: int) -> Figures:
@@ -401,69 +401,48 @@ LENGTHS = ((2_000, 200), (2_000, 1_000), (1_000, 1_000))
 """Tokens of prefixes and of what is a prompt's own, in figure 6."""
 
 
-def _lengths(on: Platform, seed: int, **drawn: bool) -> Figures:
+def _lengths(on: Platform, seed: int, poisson: bool = False) -> Figures:
     """Return speedups at the lengths of figure 6, and the smallest and the largest of them."""
     found = {
-        f"{prefix}/{own}, {degree}": _times(PromptSet(prefix, degree, own, **drawn), on, seed)
+        f"{prefix}/{own}, {degree}": _times(PromptSet(prefix, degree, own, poisson=poisson), on, seed)
         for prefix, own in LENGTHS
         for degree in (2, 16)
     }
     return {**found, "smallest": min(found.values()), "largest": max(found.values())}
 
 
-SPEEDUPS = (
-    number("smallest", "the smallest speedup over vLLM", "1.4 to 3 times", 1.4),
-    number("largest", "the largest speedup over vLLM", "1.4 to 3 times", 3),
-)
-"""What is printed of all models on the A100 together."""
-_SIX = (
-    "prompts in random order, 2 or 16 of each group share a prefix: 2,000 tokens of prefix and 200 of its own, 2,000 "
-    "and 1,000, 1,000 and 1,000; requests finished a second by groups over those by vLLM with its prefix cache"
-)
-
-
-@row(
+lengths = row(
     id="60a",
     about="what groups are worth at several lengths",
     panel="figure 6a",
-    setting=f"6,400 {_SIX}",
-    claims=SPEEDUPS,
+    setting="6,400 prompts in random order, 2 or 16 of each group share a prefix: 2,000 tokens of prefix and 200 of "
+    "its own, 2,000 and 1,000, 1,000 and 1,000; requests finished a second by groups over those by vLLM with its "
+    "prefix cache",
+    claims=(
+        number("smallest", "the smallest speedup over vLLM", "1.4 to 3 times", 1.4),
+        number("largest", "the largest speedup over vLLM", "1.4 to 3 times", 3),
+    ),
     note="the sharing degrees of figure 6 are not in its text: 2 and 16 are the least and the most of figure 7",
-    seconds=60,
-)
-def lengths(on: Platform, seed: int) -> Figures:
-    """Return speedups of an 8B model."""
-    return _lengths(on, seed)
-
-
-@row(
+    seconds=12,
+)(_lengths)
+lengths_14b = attrs.evolve(
+    lengths,
     id="60b",
     about="what groups are worth to a larger model",
     panel="figure 6b",
     platform=QWEN_14B,
-    setting=f"6,400 {_SIX}",
-    claims=SPEEDUPS,
     note="as row 60a; the machine is by formula",
-    seconds=60,
 )
-def lengths_14b(on: Platform, seed: int) -> Figures:
-    """Return speedups of a 14B model."""
-    return _lengths(on, seed)
-
-
-@row(
+lengths_drawn = attrs.evolve(
+    lengths,
+    measure=partial(_lengths, poisson=True),
     id="60c",
     about="what groups are worth where lengths differ",
     panel="figure 6e",
     setting="as row 60a, but prefixes, what is a prompt's own, and outputs have lengths drawn from Poisson "
     "distributions of these means",
-    claims=SPEEDUPS,
     note="as row 60a; prefixes and what is a prompt's own are rounded to ten tokens",
-    seconds=60,
 )
-def lengths_drawn(on: Platform, seed: int) -> Figures:
-    """Return speedups where lengths are drawn."""
-    return _lengths(on, seed, poisson=True)
 
 
 @row(
