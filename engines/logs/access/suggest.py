@@ -30,6 +30,8 @@ MOMENT_NS = (10**18, 4 * 10**18)
 """Moments from 2001 to 2096; a number of tokens is far below in any unit."""
 ALMOST = 0.99
 """The share of rows in which something must hold."""
+CLOCK, CLOCK_RISES = 0.5, 0.8
+"""What rises from row to row (by rank correlation), all above this part of its largest value, is a clock, no length."""
 TIE_S = 2e-3
 """Differences of times up to this are rounding."""
 LENGTH_UNITS: tuple[vals.Unit, ...] = ("s", "ms", "us", "ns")
@@ -126,7 +128,9 @@ def is_length(column: Sampled) -> bool:
     values = None if column.numbers is None else column.numbers[column.there]
     if values is None or (values < 0).any() or len(np.unique(values)) < 3:
         return False
-    return bool((values != np.floor(values)).any())
+    rises = correlation(values, np.arange(len(values), dtype=np.float64)) > CLOCK_RISES
+    is_clock = rises and values.min() > CLOCK * values.max()
+    return bool((values != np.floor(values)).any()) and not is_clock
 
 
 def count_of(column: Sampled) -> Floats | None:
@@ -249,6 +253,11 @@ class _Search:
                 self.take(field, seen, column.unit, "by its name")
             else:
                 self.doubts.append(f"{seen.name} is called like {field}, but its values are none.")
+        moments = {field: self.seen[self.found[field].path] for field in access_columns.MOMENTS if field in self.found}
+        for field, seen in moments.items():
+            if "arrival" in moments and (moment_unit(seen) is None) != (moment_unit(moments["arrival"]) is None):
+                self.open.append(f"{seen.name} is on another clock than {moments['arrival'].name}.")
+                del self.found[field]
 
     def _fits(self, field: str, column: Sampled, unit: Unit | None) -> bool:
         """Return whether the values can be what a name says."""
