@@ -147,7 +147,7 @@ class VTC(_Composition, name="vtc", gate=gates.CounterGate):
 
 
 class DLPM(_Composition, name="dlpm", order=orders.LongestPrefix, gate=gates.DeficitGate):
-    """Deficit longest prefix match: longest cached prefix first, among the clients that have credit.
+    """Deficit longest prefix match: longest cached prefix first, among clients with credit, which service uses up.
 
     Paper: "Locality-aware Fair Scheduling in LLM Serving".  Theorem: waiting clients' charged service differs by at
     most 2(Q + U - 1) (D-4.1).  A large quantum Q approaches LPM, a small one VTC.

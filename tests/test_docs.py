@@ -103,12 +103,14 @@ def run_page(page: Path) -> ModuleType:
 def test_code_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every Python block runs after those before it on its page; what a notebook shows as printed is printed."""
+    """Every Python block runs after those before it on its page; the notebook has six, which print
+    what it shows."""
     monkeypatch.chdir(tmp_path)
     if page.name == NOTEBOOK:
         pytest.importorskip("pyarrow")
     run_page(page)
     if page.name == NOTEBOOK:
+        assert len([*blocks(page.read_text(), "python")]) == 6
         shown = "".join(text for _, text in blocks(page.read_text(), "text"))
         assert capsys.readouterr().out == shown
 

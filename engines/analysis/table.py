@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 LEGEND = (
     "TTFT: time to the first token of a request's answer; p99: 99% of the requests have it sooner.",
     "Others: all clients but the one that asks for most.",
-    "Cache hits: prompt tokens that the worker's prefix cache had, and that were not computed.",
+    "Cache hits: prompt tokens that the worker had in its cache, since an earlier prompt began alike.",
     "Gap: the largest difference of charged service between two clients while both waited at one worker, in cost units "
     "(an input token 1, an output token 2), as each policy charges, by weight.",
     "Bound: what the gap is proved to stay below, whatever clients send.",

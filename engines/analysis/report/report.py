@@ -5,10 +5,8 @@ Its first sentences say under which policies clients wait, which are slow, and w
 Needs the `cli` extra (jinja2, matplotlib), imported when a report is written.
 """
 
-import itertools
 import shlex
 from collections.abc import Callable, Mapping
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +26,7 @@ from fairsched.engines.analysis.table import (
     simulated,
 )
 from fairsched.engines.analysis.verdict import broke_a_bound, others_wait_us, verdict
+from fairsched.model import html_table
 
 CLIENTS_SHOWN = 32
 
@@ -166,12 +165,12 @@ def _text(value: object) -> str:
 
 def summary_html(comparison: figures.Compared) -> str:
     """Return the summary alone, as an HTML table without styles of its own."""
-    heads = "".join(f"<th>{escape(each.name)}<br><small>{escape(each.small)}</small></th>" for each in _COLUMNS)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell.text)}<br><small>{escape(cell.small)}</small></td>' for cell in row)}</tr>"
-        for row in itertools.starmap(_row, comparison.named())
+    heads = (f"{each.name} ({each.small})" if each.small else each.name for each in _COLUMNS)
+    rows = (
+        [f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in _row(*pair)]
+        for pair in comparison.named()
     )
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return html_table(heads, rows)
 
 
 def page_of(comparison: figures.Compared) -> page.Page:
