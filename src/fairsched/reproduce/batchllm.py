@@ -364,7 +364,9 @@ def degrees(on: Platform, seed: int) -> Figures:
     found: dict[str, float | Mapping[float, float]] = {}
     for prefix, bare in ((SHORT, 1_600), (LONG, 400)):
         for kernel, name in ((True, ""), (False, ", without the kernel")):
-            curve = {degree: _times(PromptSet(prefix, degree), on, seed, kernel) for degree in DEGREES}
+            curve: Mapping[float, float] = {
+                degree: _times(PromptSet(prefix, degree), on, seed, kernel) for degree in DEGREES
+            }
             found[f"{prefix:,} shared tokens{name}"] = curve
             found |= {f"{prefix}, {degree}{name}": times for degree, times in curve.items()}
         found[f"{prefix}, nothing shared"] = _bare(prefix, bare, on, seed)

@@ -506,7 +506,7 @@ def _class(phases: str, on: Platform, seed: int) -> Figures:
     faster = attrs.evolve(split, link=NVLINK)
     nvlink = _figures(simulate(work, "tetriinfer", "tetriinfer", cluster=faster, predictor=_buckets(seed)))
     few = _figures(simulate(work, BASELINE, cluster=on.cluster))
-    many = attrs.evolve(BASELINE, batching=attrs.evolve(BASELINE.batching, max_running=256))
+    many = FCFS(batching=attrs.evolve(BASELINE.batching, max_running=256))
     usual = _figures(simulate(work, many, cluster=on.cluster))
     for name, value in tetri.items():
         found |= {name: value / few[name], f"256: {name}": value / usual[name]}
