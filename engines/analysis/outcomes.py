@@ -22,7 +22,7 @@ from fairsched.model import short_repr
 from fairsched.model.algebra import Bools
 from fairsched.model.machine import LatencyModel
 from fairsched.model.pricing import COMMON
-from fairsched.model.request import Workload
+from fairsched.model.request import Job, Workload
 from fairsched.model.service import Gap, Ints, Table, Tables, concatenate, prompt_hits, tables
 
 _NEVER = -1
@@ -248,7 +248,7 @@ class Outcomes:
         self.cancelled = given_up != _NEVER
         self.ended = np.maximum(self.finish, given_up)
         self.finished = self.finish != _NEVER
-        self.slos = [(i, job.request.slo) for i, job in enumerate(jobs) if job.request.slo is not None]
+        self._met = self._targets_met(jobs)
         self.senders = np.unique(self.client[~self.rejected])
         self._by_client = np.argsort(self.client, kind="stable")
         self._edges = np.searchsorted(self.client[self._by_client], np.arange(self.n_clients + 1))
@@ -260,6 +260,7 @@ class Outcomes:
         self.gaps = token_gaps(trace, latencies) if latencies else None
         if self.gaps is not None:
             self._client_gaps = sorted_rows(self.gaps.client, self.gaps.ns, self.gaps.weight)
+            self._client_seconds = sorted_rows(self.client[self.row(self.gaps.second_id)], self.gaps.second_ns)
         self._totals = self._sums()
 
     def row(self, request_ids: Ints) -> Ints:
@@ -390,7 +391,7 @@ class Outcomes:
             prefix_hit_ratio=totals["cached"] / totals["context"] if totals["context"] else None,
             preemptions=totals["preemptions"],
             swaps=totals["swaps"],
-            slo_attainment=self._slo_attainment(client),
+            slo_attainment=self._slo_attainment(rows),
             phases_us=PhaseTimes(*(summary(self.phases[done, i]) for i in range(len(PHASES)))),
             tbt_us=self._tbt(client),
             second_token_us=self._second_token(client),
@@ -416,8 +417,9 @@ class Outcomes:
     def _second_token(self, client: int | None) -> Summary:
         if self.gaps is None:
             return Summary()
-        second_ns = self.gaps.second_ns
-        return summary(second_ns if client is None else second_ns[self.client[self.row(self.gaps.second_id)] == client])
+        clients, second_ns = self._client_seconds
+        start, stop = (0, len(clients)) if client is None else np.searchsorted(clients, (client, client + 1))
+        return summary(second_ns[start:stop])
 
     def program_spans(self, rows: Ints) -> ProgramSpans:
         """Return the programs that these calls are of; each call must be of one."""
@@ -435,19 +437,24 @@ class Outcomes:
         latencies: Ints = (spans.last - spans.first)[spans.whole]
         return latencies
 
-    def _slo_attainment(self, client: int | None) -> float | None:
-        """Share of the requests with targets that met all of them; one that did not finish met none."""
-        met = [
-            bool(
-                self.finished[i]
-                and (slo.ttft_ns is None or self.first[i] - self.arrival[i] <= slo.ttft_ns)
-                and (slo.latency_ns is None or self.finish[i] - self.arrival[i] <= slo.latency_ns)
-                and (slo.tpot_ns is None or self.finish[i] - self.first[i] <= slo.tpot_ns * (self.output[i] - 1))
-            )
-            for i, slo in self.slos
-            if client is None or self.client[i] == client
-        ]
-        return sum(met) / len(met) if met else None
+    def _targets_met(self, jobs: Sequence[Job]) -> Ints:
+        """Return which requests met all of their targets, -1 where there are none; one that did not finish met none."""
+        met = np.full(len(jobs), -1)
+        for i, job in enumerate(jobs):
+            if (slo := job.request.slo) is not None:
+                met[i] = (
+                    self.finished[i]
+                    and (slo.ttft_ns is None or self.first[i] - self.arrival[i] <= slo.ttft_ns)
+                    and (slo.latency_ns is None or self.finish[i] - self.arrival[i] <= slo.latency_ns)
+                    and (slo.tpot_ns is None or self.finish[i] - self.first[i] <= slo.tpot_ns * (self.output[i] - 1))
+                )
+        return met
+
+    def _slo_attainment(self, rows: Ints) -> float | None:
+        """Share of the requests with targets that met all of them."""
+        met = self._met[rows]
+        met = met[met >= 0]
+        return int(met.sum()) / len(met) if len(met) else None
 
     def series(self, gap: Gap, kv: Mapping[int, Ints]) -> Series:
         """Return what the plots show."""

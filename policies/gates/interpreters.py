@@ -4,13 +4,14 @@ The shipped gates keep vectors of 64 bits, copies for a decision, masks between 
 change of weight refines.  Nothing of that is here.  An interpreter holds a number a client, or a node, and calls the
 functions that theorems are about (`o` is `EXACT`); so what it says of a run is what was proved, and a gate that does
 anything else is seen to.  It knows no cap, no decision under way and no bound.  Memory is O(clients).  An admission
-costs O(clients that wait) at most, a refill O(clients), any other event O(clients that it names); for a gate that is
-not `sparse`, every event costs O(clients).
+costs O(clients that wait) at most (O(log n) under a counter gate), a refill O(clients), any other event O(clients that
+it names); for a gate that is not `sparse`, every event costs O(clients).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import singledispatch
+from heapq import heappop, heappush, heapreplace
 from math import lcm
 from typing import Any
 
@@ -20,6 +21,7 @@ from fairsched.model.request import Groups
 from fairsched.policies.gates import deficit, in_batch, shared
 from fairsched.policies.gates.authoring import EVENTS, Kernel, KernelGate, call, lots, parameters
 from fairsched.policies.gates.base import AnyGate
+from fairsched.policies.gates.counter import CounterGate
 from fairsched.policies.gates.in_batch import InBatchGate
 from fairsched.policies.gates.shared import GlobalDeficitGate
 
@@ -213,9 +215,13 @@ class DeclaredRules(GateInterpreter):
             return
         clients: Sequence[int] = range(len(self.weight))
         if self.gate.sparse:
-            clients = sorted({client, *waiting, self.last} - {NO_GROUP})
+            clients = sorted({client, *self._first(waiting), self.last} - {NO_GROUP})
         queued = ExactVector([each in waiting for each in clients])
         self._play(event, clients, queued=queued, p=clients.index(client), **seen)
+
+    def _first(self, waiting: Collection[int]) -> Collection[int]:
+        """Return of the clients that wait those that kernels have to look at."""
+        return waiting
 
     def meet(self, client: int) -> None:
         """Give the client, and all before it, numbers."""
@@ -243,8 +249,9 @@ class DeclaredRules(GateInterpreter):
         if "choose" in self.gate.fast and client in waiting and self._chosen(client, [client], [client]) == client:
             # The order is in favour of this one: no other is better, and while it may go no refill is due.
             return client
-        clients: Sequence[int] = sorted(waiting) if self.gate.sparse else range(len(self.weight))
-        self.give(sorted(waiting))
+        if "due" in self.gate.fast:
+            self.give(sorted(waiting))
+        clients: Sequence[int] = sorted(self._first(waiting)) if self.gate.sparse else range(len(self.weight))
         before = {name: [*vector] for name, vector in self.vectors.items()} if skips and not self.gate.sparse else {}
         chosen = first = self._let_in(client, clients, waiting)
         ready = {*waiting}
@@ -255,10 +262,8 @@ class DeclaredRules(GateInterpreter):
         return client if chosen == client else first
 
     def give(self, waiting: Sequence[int]) -> None:
-        """Play the refills that are due while these clients wait, where that is known before a choice."""
-        due, clients = self.gate.fast.get("due"), range(len(self.weight))
-        if due is None:
-            return
+        """Play the refills that are due while these clients wait; only where that is known before a choice."""
+        due, clients = self.gate.fast["due"], range(len(self.weight))
         for _ in range(ROUNDS_MAX):
             if not self.on(waiting, due, queued=everyone(waiting)):
                 return
@@ -351,20 +356,68 @@ class DeclaredRules(GateInterpreter):
             yield "whether it left last", one, other, False
 
 
+class _Counters(DeclaredRules):
+    """The counter gate: its kernels read the lowest counter of those that wait, which a heap finds.
+
+    Of each client that waits the heap has an entry that is not above its number; one that is below it is mended when it
+    comes first.
+    """
+
+    def __init__(self, gate: CounterGate) -> None:
+        super().__init__(gate)
+        self._queue: set[int] = set()
+        self._heap: list[tuple[int, int]] = []
+
+    def joined(self, client: int, waiting: Collection[int]) -> None:
+        super().joined(client, waiting)
+        self._queue.add(client)
+        heappush(self._heap, (self.vectors["c"][client], client))
+
+    def left(self, client: int) -> None:
+        super().left(client)
+        self._queue.discard(client)
+
+    def put(self, name: str, clients: Sequence[int], values: Iterable[int]) -> None:
+        super().put(name, clients, values)
+        for client in clients if name == "c" else ():
+            if client in self._queue:
+                heappush(self._heap, (self._played["c"][client], client))
+
+    def _first(self, waiting: Collection[int]) -> Collection[int]:
+        """Return the client of the lowest counter, the first of equals.  O(log n) for each number that changed since,
+        if these are all that wait."""
+        c, heap = self.vectors["c"], self._heap
+        while heap:
+            number, client = heap[0]
+            if client not in self._queue:
+                heappop(heap)
+            elif number == c[client]:
+                return (client,) if client in waiting else waiting
+            else:
+                heapreplace(heap, (c[client], client))
+        return ()
+
+
 class _PausingDeficits(DeclaredRules):
     """The deficit gate inside the batch: a client that owes too much stands still there."""
 
     def __init__(self, gate: InBatchGate) -> None:
         super().__init__(gate)
         self.depth = 0
+        self._able = NO_GROUP
+        """A client that had credit when something was last settled."""
 
     def admitted(self, client: int, tokens: int, waiting: Collection[int], emptied: bool, kv_tokens: int) -> None:
         super().admitted(client, tokens, waiting, emptied, kv_tokens)
         self.depth = max(self.depth, price(kv_tokens, self.gate.rates.input))
 
     def settle(self, waiting: Collection[int]) -> None:
+        if self._able in waiting and self.vectors["q"][self._able] > 0:
+            # A client waits in credit: nothing is given, nor forgiven.
+            return
         clients = sorted(waiting)
         self.give(clients)
+        self._able = next((client for client in clients if self.vectors["q"][client] > 0), NO_GROUP)
         if not clients:
             # A client that has credit owes nothing that could be forgiven.
             owing = [client for client, q in enumerate(self.vectors["q"]) if q <= 0]
@@ -414,5 +467,6 @@ class _SharedDeficits(DeclaredRules):
 
 
 interpreter.register(KernelGate, DeclaredRules)
+interpreter.register(CounterGate, _Counters)
 interpreter.register(InBatchGate, _PausingDeficits)
 interpreter.register(GlobalDeficitGate, _SharedDeficits)

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from fairsched.engines.analysis import Comparison, Recorder, Run, Summary, summary
 from fairsched.engines.analysis.metrics import jain
+from fairsched.engines.analysis.outcomes import Outcomes
 from fairsched.engines.analysis.series import POINTS_MAX, KvSamples, cumulative, responses, thinned
 from fairsched.model import events as ev
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
-from fairsched.model.service import Charging
+from fairsched.model.service import Charging, concatenate, tables
+from tests.support.scenarios import latency_of
 
 US = 1_000
 RUN_KEYS = {
@@ -119,6 +121,19 @@ def test_counts_and_latencies() -> None:
     assert run.tpot_us == Summary(mean=(6 + 25) / 2, p50=6, p90=25, p95=25, p99=25)
     assert run.latency_us == Summary(mean=(17 + 40 + 3) / 3, p50=17, p90=40, p95=40, p99=40)
     assert run.program_latency_us == Summary(mean=20, p50=20, p90=20, p95=20, p99=20)
+
+
+def test_what_is_measured_of_a_client_looks_at_its_own_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of all clients are looked up once, whatever the number of clients, and the figures are the same."""
+    work = workload(*JOBS)
+    outcomes = Outcomes(work, concatenate([tables(EVENTS)]), [latency_of(1)])
+    looked: list[int] = []
+    monkeypatch.setattr(Outcomes, "row", lambda self, request_ids: looked.append(len(request_ids)))
+    alone = [outcomes.measures(client.id) for client in work.clients]
+    assert not looked
+    assert [each.requests for each in alone] == [2, 3]
+    assert [each.second_token_us.mean for each in alone] == [10, 25]
+    assert [each.slo_attainment for each in alone] == [1, 0]
 
 
 def test_an_output_that_ended_early_counts_as_it_was() -> None:

@@ -1,6 +1,6 @@
 """What the gate monitor tells the rules that it asks, event by event, and what it says of what they answer."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -8,14 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.engines.simulation import simulate_events
 from fairsched.model import events
 from fairsched.model.algebra import NO_GROUP
 from fairsched.model.events import Event
 from fairsched.model.pricing import Rates
-from fairsched.model.request import Groups, Prompt, Request
+from fairsched.model.request import Client, Groups, Job, Prompt, Request, Workload
 from fairsched.policies.base import ChargingRule
-from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, GateInterpreter, InBatchGate, interpreter
+from fairsched.policies.catalog import VTC
+from fairsched.policies.gates import (
+    AnyGate,
+    CounterGate,
+    DeficitGate,
+    GateInterpreter,
+    InBatchGate,
+    counter,
+    interpreter,
+)
+from fairsched.policies.gates.authoring import Kernel
+from fairsched.policies.gates.interpreters import DeclaredRules
 from fairsched.policies.guarantees import GateMonitor
+from fairsched.policies.routers import RoundRobin
+from tests.support.scenarios import latency_of
 
 CHARGING = ChargingRule(Rates(2, 3), "extend", 50)
 
@@ -233,3 +247,27 @@ def test_outputs_in_sums_are_outputs_one_by_one(gate: AnyGate, told: list[tuple[
                 rules.configured(client, amount, ())
             assert rules is summing or all(len(vector) >= 4 for vector in rules.vectors.values())
     assert looked_at.vectors == summing.vectors
+
+
+@given(st.integers(40, 120), st.lists(st.integers(1, 9), min_size=1, max_size=9))
+def test_what_a_counter_s_event_costs_does_not_grow_with_the_clients_that_wait(
+    clients: int, outputs: list[int]
+) -> None:
+    """Kernels are called on the client of the event, the lowest that waits and the last that left, of however many."""
+    tokens = [outputs[i % len(outputs)] for i in range(clients)]
+    jobs = [Job(Request(i, i, i, Prompt(3), output), output) for i, output in enumerate(tokens)]
+    workload = Workload("many", tuple(jobs), tuple(Client(i, str(i)) for i in range(clients)))
+    told = simulate_events(workload, VTC(), RoundRobin(), latency_of(50), kv_capacity_tokens=40)
+    monitor, on, looked = VTC().guarantee.gate_monitor(), DeclaredRules.on, list[int]()
+    assert monitor is not None
+
+    def counted(rules: DeclaredRules, named: Sequence[int], kernel: Kernel, **seen: Any) -> Any:
+        # Outputs of several events are charged together, each to its client.
+        looked.append(len(named) if kernel is not counter.decode else 0)
+        return on(rules, named, kernel, **seen)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeclaredRules, "on", counted)
+        assert [said for event in told if (said := monitor.observe(event)) is not None] == []
+    assert looked
+    assert max(looked) <= 3
