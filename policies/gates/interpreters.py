@@ -371,7 +371,7 @@ class _Counters(DeclaredRules):
     def joined(self, client: int, waiting: Collection[int]) -> None:
         super().joined(client, waiting)
         self._queue.add(client)
-        heappush(self._heap, (self.vectors["c"][client], client))
+        self._push(client)
 
     def left(self, client: int) -> None:
         super().left(client)
@@ -381,7 +381,13 @@ class _Counters(DeclaredRules):
         super().put(name, clients, values)
         for client in clients if name == "c" else ():
             if client in self._queue:
-                heappush(self._heap, (self._played["c"][client], client))
+                self._push(client)
+
+    def _push(self, client: int) -> None:
+        c = self.vectors["c"]
+        heappush(self._heap, (c[client], client))
+        if len(self._heap) > 2 * len(self._queue) + 64:
+            self._heap = sorted((c[each], each) for each in self._queue)
 
     def _first(self, waiting: Collection[int]) -> Collection[int]:
         """Return the client of the lowest counter, the first of equals.  O(log n) for each number that changed since,
