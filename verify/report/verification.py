@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fairsched.policies import registry
-from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, ClusterPolicy
+from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 from fairsched.policies.local import ComposedPolicy
 from fairsched.verify.proofs import SUITE
 from fairsched.verify.report.deployment import Deployment, load
@@ -112,8 +112,6 @@ def scope_of(name: Given, deployment: Deployment) -> Subject:
     if ":" in name and not isinstance(found := registry.imported(name), ComposedPolicy):
         if params:
             raise ValueError(f"{name} is no composed policy, and has no parameters to set")
-        if isinstance(found, type) and issubclass(found, ClusterPolicy) and not hasattr(found, "claims"):
-            found = found()
         return subject(name, found)
     return subject(name, registry.with_parameters(registry.local_policy(name), params))
 
