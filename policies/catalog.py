@@ -154,10 +154,16 @@ class DLPM(_Composition, name="dlpm", order=orders.LongestPrefix, gate=gates.Def
     """
 
 
-class DLPMPrinted(DLPM, name="dlpm-printed", gate=partial(gates.DeficitGate, rejoin="reset")):
-    """DLPM as printed: a client that comes back starts at zero, and D-4.1 fails (CE1).  For comparison.
+class DLPMPrinted(
+    DLPM,
+    name="dlpm-printed",
+    order=orders.LongestPrefixAtOnce,
+    gate=gates.PrintedDeficitGate,
+    batching=OPTIMISTIC,
+):
+    """DLPM's algorithm 1 as printed (reconstructed).  For comparison: nothing is promised.
 
-    All that is left is D-4.1-rejoin: nothing is promised against a client that comes and goes.
+    D-4.2 is false for it (CE1), as are two of its other rules (CE3, CE4).
     """
 
 

@@ -41,11 +41,11 @@ PRINTED, SHIPPED, OTHER = "#c0392b", "#1f6f8b", "#7f8c8d"
 STYLE = {"font.size": 9, "svg.hashsalt": "fairsched", "axes.spines.top": False, "axes.spines.right": False}
 
 
-def lead_of_g(name: str) -> tuple[list[int], list[int]]:
+def lead_of_g(rejoin: str) -> tuple[list[int], list[int]]:
     """Steps and the largest lead of g over a waiting f so far, in `ce1`."""
     workload, policy = (
         generate("ce1", steps=STEPS),
-        with_parameters(LOCAL_POLICIES[name], {"quantum": str(CE1_QUANTUM)}),
+        with_parameters(LOCAL_POLICIES["dlpm"], {"quantum": str(CE1_QUANTUM), "rejoin": rejoin}),
     )
     model = PRESETS[DEFAULT_PRESET]
     events: list[Event] = simulate_events(
@@ -62,11 +62,11 @@ def lead_of_g(name: str) -> tuple[list[int], list[int]]:
 def draw_ce1() -> None:
     """Both rejoin rules over the counterexample, and the two bounds."""
     axes = figure()
-    for name, colour, label in (
-        ("dlpm-printed", PRINTED, "printed rule: a rejoin forgives debt"),
-        ("dlpm", SHIPPED, "shipped rule: debt is kept"),
+    for rejoin, colour, label in (
+        ("reset", PRINTED, "printed rule: a rejoin forgives debt"),
+        ("keep", SHIPPED, "shipped rule: debt is kept"),
     ):
-        axes.step(*lead_of_g(name), where="post", color=colour, label=label)
+        axes.step(*lead_of_g(rejoin), where="post", color=colour, label=label)
     axes.axhline(20, color=OTHER, linestyle="--", linewidth=1)
     axes.text(STEPS, 20.6, "the paper's bound, 20", ha="right", color=OTHER)
     axes.axhline(14, color=OTHER, linestyle=":", linewidth=1)

@@ -26,7 +26,7 @@ from fairsched.policies.gates.base import (
     OpenGate,
 )
 from fairsched.policies.gates.counter import V_43, V_INT64, V_TOTAL, CounterGate, CounterState
-from fairsched.policies.gates.deficit import DeficitGate, DeficitState
+from fairsched.policies.gates.deficit import DeficitGate, DeficitState, PrintedDeficitGate
 from fairsched.policies.gates.hierarchical import HierarchicalGate, HierarchicalState
 from fairsched.policies.gates.in_batch import InBatchGate
 from fairsched.policies.gates.interpreters import GateInterpreter, interpreter
@@ -61,7 +61,7 @@ __all__ = [
     "BoundTerms", "BoundedGate", "Calls", "Cautions", "CounterGate", "CounterState", "DeficitGate", "DeficitState",
     "Gate", "GateInterpreter", "GlobalDeficitGate", "HierarchicalGate", "HierarchicalState", "InBatchGate", "Kernel",
     "KernelAdmissions", "KernelFault", "KernelGate", "LeaseError", "LeasedDeficits", "LeasedGate", "LeasedTree",
-    "OpenGate", "Renewal", "Renewed", "SharedAccount", "Terms", "bands", "call", "counter", "credit_ledger",
-    "decode_charge_max", "deficit", "hierarchical", "in_batch", "interpreter", "leased", "left", "on_lease",
-    "parameters", "prefill_charge_max", "renewed", "shared"
+    "OpenGate", "PrintedDeficitGate", "Renewal", "Renewed", "SharedAccount", "Terms", "bands", "call", "counter",
+    "credit_ledger", "decode_charge_max", "deficit", "hierarchical", "in_batch", "interpreter", "leased", "left",
+    "on_lease", "parameters", "prefill_charge_max", "renewed", "shared"
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from fairsched.policies.gates import deficit, in_batch, shared
 from fairsched.policies.gates.authoring import EVENTS, Kernel, KernelGate, call, lots, parameters
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.counter import CounterGate
+from fairsched.policies.gates.deficit import PrintedDeficitGate
 from fairsched.policies.gates.in_batch import InBatchGate
 from fairsched.policies.gates.shared import GlobalDeficitGate
 
@@ -474,5 +475,7 @@ class _SharedDeficits(DeclaredRules):
 
 interpreter.register(KernelGate, DeclaredRules)
 interpreter.register(CounterGate, _Counters)
+# What waits as a step ends is in none of its events.
+interpreter.register(PrintedDeficitGate, lambda gate: None)
 interpreter.register(InBatchGate, _PausingDeficits)
 interpreter.register(GlobalDeficitGate, _SharedDeficits)

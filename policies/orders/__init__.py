@@ -28,6 +28,7 @@ from fairsched.policies.orders.plain import (
     Arrival,
     DownstreamLevels,
     LongestPrefix,
+    LongestPrefixAtOnce,
     PriorityGroups,
     ShortestPrompt,
     SortedBatches,
@@ -52,9 +53,9 @@ __all__ = [
     "AGE_BITS", "AGE_MASK", "NO_PLACE", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_FS_1", "P_LAR_1", "P_LAR_2", "P_LAR_3",
     "P_LAR_4", "P_LAR_5", "P_LTR_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder", "Arrival", "CacheMatches",
     "DownstreamLevels", "EarliestDeadline", "FollowsCache", "HolisticShares", "JustInTime", "LarryOrder",
-    "LarryPrintedOrder", "LeastSlack", "LongestPrefix", "Order", "PriorityGroups", "PromptsFirst", "Queue",
-    "QueueExtension", "QueuedRequest", "Regroups", "ShortestPredicted", "ShortestPrompt", "ShortestRemaining",
-    "SkipJoin", "SortedBatches", "VirtualFinish", "after_insertion", "join", "join_level", "key", "key_factors",
-    "leave", "level_after", "predicted", "queue", "refreshed", "score_of", "service_left", "waits_for_prefix",
-    "with_groups"
+    "LarryPrintedOrder", "LeastSlack", "LongestPrefix", "LongestPrefixAtOnce", "Order", "PriorityGroups",
+    "PromptsFirst", "Queue", "QueueExtension", "QueuedRequest", "Regroups", "ShortestPredicted", "ShortestPrompt",
+    "ShortestRemaining", "SkipJoin", "SortedBatches", "VirtualFinish", "after_insertion", "join", "join_level", "key",
+    "key_factors", "leave", "level_after", "predicted", "queue", "refreshed", "score_of", "service_left",
+    "waits_for_prefix", "with_groups"
 ]  # fmt: skip

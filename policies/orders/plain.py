@@ -75,6 +75,14 @@ class LongestPrefix(FollowsCache):
 
 
 @attrs.frozen
+class LongestPrefixAtOnce(LongestPrefix):
+    """Longest cached prefix first, where a cold prefix is computed as often as it is asked for at a time."""
+
+    name: ClassVar[str] = "longest-prefix-at-once"
+    waits_for_prefix: ClassVar[bool] = False
+
+
+@attrs.frozen
 class PriorityGroups(FollowsCache, able.TakesTurns):
     """The larger the cached share of a prompt, the higher its group; groups take turns (`weighted_round_robin`).
 

@@ -59,7 +59,8 @@ def test_rates_and_predictors_are_runs_of_their_own(
 def test_broken_assumptions_are_named(figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`compare` says which assumptions of each run's theorems are broken, in the table, in JSON and in the report: the
     printed rejoin rule breaks one, the shipped rule none, and FCFS promises nothing."""
-    document = figures(*SMALL[:3], "--policies", "fcfs,dlpm,dlpm-printed", "--report", str(tmp_path))
+    chosen = ("--policies", "fcfs,dlpm", "--set", "dlpm.rejoin=keep,reset")
+    document = figures(*SMALL[:3], *chosen, "--report", str(tmp_path))
     fcfs, dlpm, printed = (entry["assumptions"] for entry in document["runs"])
     assert fcfs == {}
     assert not any(finding["violated"] for finding in dlpm.values())
@@ -70,9 +71,9 @@ def test_broken_assumptions_are_named(figures: Figures, tmp_path: Path, capsys: 
     assert set(broken["RejoinKeepsDebt"]["first"]) == {"time_ns", "worker", "position", "text"}
     assert "D-4.2" in broken["RejoinKeepsDebt"]["theorems"]
     shown = capsys.readouterr().out
-    assert "dlpm-printed: RejoinKeepsDebt is broken" in shown
+    assert "rejoin=reset: RejoinKeepsDebt is broken" in shown
     page = (tmp_path / "index.html").read_text()
-    assert "dlpm: none is broken, as far as events show." in page
+    assert "rejoin=keep: none is broken, as far as events show." in page
     assert "RejoinKeepsDebt is broken" in page
 
 

@@ -16,8 +16,8 @@ from fairsched.model.algebra import NUMPY, Ints, Mask
 from fairsched.model.events import Admitted, Finished, Rejected
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt
-from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState
-from fairsched.policies.gates.deficit import DeficitAdmissions, in_credit, refill, refill_due, refill_rounds
+from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState, PrintedDeficitGate
+from fairsched.policies.gates.deficit import DeficitAdmissions, in_credit, refill, refill_rounds
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.routers import RoundRobin
@@ -28,9 +28,9 @@ PAPER_BOUND = 20
 """2(U + Q) of the DLPM paper (reconstructed) in CE1's world: Q = 1 and U = w_e L + w_q M = 1 + 2 * 4."""
 
 
-def lead_of_g(name: str, quantum: int, steps: int) -> dict[int, int]:
+def lead_of_g(rejoin: str, quantum: int, steps: int) -> dict[int, int]:
     """The largest W_g - W_f over intervals in which f waits, by the step (from 1) that raised it, in `ce1`."""
-    workload, chosen = generate("ce1", steps=steps), policy(name, quantum=quantum)
+    workload, chosen = generate("ce1", steps=steps), policy("dlpm", rejoin=rejoin, quantum=quantum)
     rows = scenes.lag(workload, chosen, run(workload, chosen, CE1_KV_TOKENS), ahead=1, behind=0)
     return {step: cost for step, cost in rows if step <= steps}
 
@@ -40,14 +40,14 @@ def test_ce1_the_printed_rejoin_rule_breaks_d_4_2() -> None:
 
     Theorem D-4.2 as printed says 20 at most.  The step that passes it is number 17, counted from 0.
     """
-    lead = lead_of_g("dlpm-printed", CE1_QUANTUM, 400)
+    lead = lead_of_g("reset", CE1_QUANTUM, 400)
     assert min(step for step, cost in lead.items() if cost > PAPER_BOUND) == 18
     assert max(lead.values()) == 403
 
 
 def test_ce1_the_printed_rule_s_lead_has_no_bound() -> None:
     """Every four steps g gains four more: twice the steps, twice the lead."""
-    leads = [max(lead_of_g("dlpm-printed", CE1_QUANTUM, steps).values()) for steps in (200, 400, 800)]
+    leads = [max(lead_of_g("reset", CE1_QUANTUM, steps).values()) for steps in (200, 400, 800)]
     assert leads == [203, 403, 803]
 
 
@@ -59,12 +59,12 @@ def test_ce1_the_shipped_rule_keeps_d_4_2(quantum: int, steps: int) -> None:
         generate("ce1", steps=steps).clients, chosen.guarantee.limits(CE1_KV_TOKENS, 3)
     )
     assert bound == 2 * (quantum + 7 - 1)
-    assert max(lead_of_g("dlpm", quantum, steps).values()) <= bound
+    assert max(lead_of_g("keep", quantum, steps).values()) <= bound
 
 
 def test_ce1_nothing_shows_in_the_gap_between_backlogged_clients() -> None:
     """D-4.1 speaks of two clients that both wait: g hardly ever does, so that gap stays small while the lead grows."""
-    workload, chosen = generate("ce1", steps=400), policy("dlpm-printed", quantum=CE1_QUANTUM)
+    workload, chosen = generate("ce1", steps=400), policy("dlpm", rejoin="reset", quantum=CE1_QUANTUM)
     assert scenes.gap(workload, chosen, run(workload, chosen, CE1_KV_TOKENS)) <= 2 * (CE1_QUANTUM + 7 - 1)
 
 
@@ -85,9 +85,9 @@ def test_ce1_s_replay_shows_its_claim() -> None:
     for recorded in replay.runs:
         workload, chosen = replay.workload(), policy(recorded.policy, **recorded.params)
         rows = scenes.lag(workload, chosen, run(workload, chosen, replay.kv_capacity_tokens), ahead=1, behind=0)
-        leads[recorded.policy] = [step for step, cost in rows if cost > PAPER_BOUND]
-    assert leads["dlpm-printed"][0] == 18
-    assert leads["dlpm"] == []
+        leads[recorded.params.get("rejoin")] = [step for step, cost in rows if cost > PAPER_BOUND]
+    assert leads["reset"][0] == 18
+    assert leads[None] == []
 
 
 def test_ce2_strong_work_conservation_is_false() -> None:
@@ -108,30 +108,12 @@ def test_ce2_strong_work_conservation_is_false() -> None:
     assert scenes.admitted(run(alone, chosen, replay.kv_capacity_tokens))[g.id] == g.arrival_ns + 1
 
 
-class _CountsRunning(DeficitAdmissions):
-    """A refill waits for all active clients: those that only run count too."""
-
-    def give(self) -> None:
-        if refill_due(NUMPY, self.q, self.queued | (self.in_flight > 0)):
-            self.before = (self.q,)
-            self.q = refill_rounds(NUMPY, self.q, self.queued, self.state.known, self.state.quantum)
-
-
-@attrs.frozen
-class CountsRunning(DeficitGate):
-    """The deficit gate with rule 2 changed: "active" means queued or running."""
-
-    def begin(self, state: DeficitState, heads: Ints) -> AdmissionTransaction:
-        return _CountsRunning(self, state, heads)
-
-
-@pytest.mark.parametrize(("gate", "waited"), [(CountsRunning, 20), (DeficitGate, 1)])
+@pytest.mark.parametrize(("gate", "waited"), [(PrintedDeficitGate, 20), (DeficitGate, 1)])
 def test_ce3_active_must_mean_queued(gate: type[DeficitGate], waited: int) -> None:
     """If a client that only runs could block the refill, f's request would wait 20 of 20 steps though it fits; with
     queued clients only it waits for the step under way.
     """
-    # The cap is the whole memory: it limits nothing, and makes the gate remember the running clients.
-    chosen = ComposedPolicy("ce3", Arrival(), gate(quantum=100, in_flight_cap_tokens=30))
+    chosen = ComposedPolicy("ce3", Arrival(), gate(quantum=100))
     runs_long, fits = job(0, 1, 0, 1, 21), job(1, 0, 1, 1, 1)
     events = run(scenes.world([runs_long, fits]), chosen, 30)
     assert scenes.admitted(events)[1] - 1 == waited

@@ -373,7 +373,7 @@ def test_no_theorem_needs_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "params", "assumption"),
-    [("dlpm-printed", {}, "RejoinKeepsDebt"), ("vtc", {"lift": "none"}, "LiftOnJoin")],
+    [("dlpm", {"rejoin": "reset"}, "RejoinKeepsDebt"), ("vtc", {"lift": "none"}, "LiftOnJoin")],
 )
 def test_configurations_that_break_an_assumption(name: str, params: dict[str, Any], assumption: str) -> None:
     """A variant whose configuration breaks an assumption says so from the start, without any event."""
@@ -400,14 +400,14 @@ def test_the_printed_rule_breaks_its_bound() -> None:
     """CE1: under the printed rejoin rule g leads a waiting f by more than D-4.2 allows, at the step that the figures
     say, and the assumption that the rule breaks is named; under the shipped rule neither happens."""
     workload = generate("ce1", steps=400)
-    for name in ("dlpm-printed", "dlpm"):
-        chosen = policy(name, quantum=CE1_QUANTUM)
+    for rejoin in ("reset", "keep"):
+        chosen = policy("dlpm", rejoin=rejoin, quantum=CE1_QUANTUM)
         events = run(workload, chosen, CE1_KV_TOKENS)
         [report] = watched(chosen, workload, CE1_KV_TOKENS, events)
         bound = 2 * (CE1_QUANTUM + 7 - 1)
         rows = [row for row in lag(workload, chosen, events, ahead=1, behind=0) if row[1] > bound]
         assert report.lag_bound == bound
-        if name == "dlpm":
+        if rejoin == "keep":
             assert (rows, report.bound_violations, report.violated()) == ([], 0, {})
             continue
         assert report.lag is not None

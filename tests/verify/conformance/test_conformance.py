@@ -111,7 +111,7 @@ GATES: tuple[AnyGate, ...] = (OpenGate(), DeficitGate(quantum=5))
 VARIANTS = {
     "cap": tiny(LOCAL_POLICIES["dlpm"], in_flight_cap_tokens=12),
     "elastic cap": tiny(LOCAL_POLICIES["dlpm"], in_flight_cap_tokens=6, cap_holds="contended"),
-    "cap, rejoin reset": tiny(LOCAL_POLICIES["dlpm-printed"], in_flight_cap_tokens=9),
+    "cap, rejoin reset": tiny(LOCAL_POLICIES["dlpm"], in_flight_cap_tokens=9, rejoin="reset"),
     "quantum 1": tiny(LOCAL_POLICIES["dlpm"], quantum=1),
     "quantum 1000": tiny(LOCAL_POLICIES["dlpm"], quantum=1_000),
     "counter without lift": attrs.evolve(LOCAL_POLICIES["vtc"], gate=CounterGate(lift="none")),
