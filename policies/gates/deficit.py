@@ -721,7 +721,7 @@ class PrintedDeficitGate(DeficitGate):
     def decoded(
         self, state: PrintedDeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]
     ) -> PrintedDeficitState:
-        paid = super().decoded(state, clients, tokens)
+        paid: PrintedDeficitState = super().decoded(state, clients, tokens)
         q = refill_printed(NUMPY, paid.q, paid.waiting > 0, paid.in_flight, paid.quantum)
         return msgspec.structs.replace(paid, q=q)
 
