@@ -90,6 +90,7 @@ def tree_of_thoughts(
     branches: Annotated[Few, sampling.about("thoughts tried at each node")] = 2,
     more_branches: Annotated[Few, sampling.about("more-requests: client 0's branches")] = 4,
     header_tokens: Annotated[sampling.Size, sampling.about("few-shot header that a client's trees share")] = 256,
+    longer_header_tokens: Annotated[sampling.Size, sampling.about("longer-prefix: the same of client 0")] = 256,
     question_tokens: Annotated[sampling.Size, sampling.about("mean length of a question")] = 4_096,
     longer_question_tokens: Annotated[sampling.Size, sampling.about("longer-prefix: the same of client 0")] = 16_384,
     instruction_tokens: Annotated[sampling.Size, sampling.about("instruction between two levels")] = 32,
@@ -109,8 +110,9 @@ def tree_of_thoughts(
     for client in range(clients):
         rng, tokens = sampling.streams(seed, client)
         width = more_branches if client == 0 and misbehave == "more-requests" else branches
-        question = longer_question_tokens if client == 0 and misbehave == "longer-prefix" else question_tokens
-        header = tokens.fresh(header_tokens)
+        longer = client == 0 and misbehave == "longer-prefix"
+        question = longer_question_tokens if longer else question_tokens
+        header = tokens.fresh(longer_header_tokens if longer else header_tokens)
         instructions = [tokens.fresh(instruction_tokens) for _ in range(height)]
         times = sampling.arrivals_ns(rng, arrivals, rate=rate / clients, count=trees, cv=cv)
         thoughts = sum(width**level for level in range(1, height + 1))
