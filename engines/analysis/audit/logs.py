@@ -215,7 +215,7 @@ def workload_of_log(log: access.AccessLog) -> Workload:
     output, most = log.output[kept], log.most[kept]
     most = np.where(most == access.UNKNOWN, longest, np.maximum(most, output))
     columns = (client, log.arrival_ns[kept] - origin, np.maximum(log.prompt[kept], 1), output, most)
-    notes = ["Prompts have no contents in an access log: none shares a prefix with another."]
+    notes = [*log.opening, "Prompts have no contents in an access log: none shares a prefix with another."]
     left = len(log.client) - len(kept)
     if left:
         notes.append(f"Requests without an output, which are left out: {left:,}.")

@@ -13,7 +13,7 @@ so nothing depends on the order of the rows.
 Outputs are summed up between two *instants*.  Instants are all times at which a request comes, is served or ends, and,
 while outputs come, so many more that no two are further apart than `APART_NS`.  Where that takes too many sums
 (`ROWS_MAX`), they are thinned out evenly, and a note says how far apart they are.  Starvation does not rest on them: a
-client is served all the time while one of its requests decodes.
+client is served all the time while one of its requests decodes without long pauses.
 """
 
 from collections.abc import Sequence

@@ -176,8 +176,15 @@ def test_service_and_gap_are_those_of_the_definition(lines: list[Line]) -> None:
 
 @given(lines=LINES, rows_max=st.integers(1, 30))
 def test_long_logs_lose_no_service(lines: list[Line], rows_max: int) -> None:
-    """Summed up over longer times, every client still gets what it got, and the scope says how long."""
-    exact, coarse = audit_of(lines), audit_of(lines, rows_max=rows_max)
+    """Summed up over longer times, every client still gets what it got, none starves more while it decodes, and the
+    scope says how long."""
+    lines = [attrs.evolve(line, output=line.output + 3, prompt=line.prompt + 1) for line in lines]
+    exact, coarse = (audit_of(lines, starved_ms=10, rows_max=most) for most in (1 << 20, rows_max))
+    starved, seen = (
+        {(each.client, each.start_ns, each.stop_ns) for several in found.starved.values() for each in several}
+        for found in (exact, coarse)
+    )
+    assert seen <= starved
     assert [client.service for client in coarse.clients] == [client.service for client in exact.clients]
     said = any("summed up over" in line for line in coarse.evidence.limits)
     assert said or coarse.gap == exact.gap
