@@ -37,23 +37,31 @@ class _Composition(ComposedPolicy):
         "batching": steps.Chunked,
     }
 
+    name: str = attrs.field(default=attrs.Factory(lambda self: self.made_of["name"](), takes_self=True))
+    order: orders.Order = attrs.field(default=attrs.Factory(lambda self: self.made_of["order"](), takes_self=True))
+    gate: gates.AnyGate = attrs.field(default=attrs.Factory(lambda self: self.made_of["gate"](), takes_self=True))
+    batching: steps.Batching = attrs.field(
+        default=attrs.Factory(lambda self: self.made_of["batching"](), takes_self=True)
+    )
+
     def __init__(self, **given: Any) -> None:
-        made = {part: given.pop(part) if part in given else make() for part, make in self.made_of.items()}
-        self.__attrs_init__(**made)
+        parts = {part: given.pop(part) for part in ("name", *self.made_of) if part in given}
+        self.__attrs_init__(**parts)
         if not given:
             return
         known = parameters(self)
         for parameter in given:
-            if parameter not in known or parameter in made:
-                raise TypeError(meant(f"parameter of {type(self).__name__}", parameter, dict.fromkeys([*made, *known])))
-        self.__attrs_init__(**made | parts_with(self, self.batching, given))
+            if parameter not in known:
+                names = dict.fromkeys([*self.made_of, *known])
+                raise TypeError(meant(f"parameter of {type(self).__name__}", parameter, names))
+        self.__attrs_init__(**parts | parts_with(self, self.batching, given))
 
     def __init_subclass__(cls, *, name: str = "", **parts: Callable[[], Any]) -> None:
         named = {"name": lambda: name} if name else {}
         cls.made_of = {**cls.made_of, **named, **parts}
         if "name" in cls.made_of:
             made = {part: make() for part, make in cls.made_of.items()}
-            defaults = made | parameters(cls()) | made  # parts first
+            defaults = made | parameters(ComposedPolicy(**made)) | made  # parts first
             cls.__signature__ = Signature(
                 [Parameter(part, _KEYWORD, default=value) for part, value in defaults.items()]
             )
