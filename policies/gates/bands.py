@@ -301,9 +301,6 @@ class BandAdmissions(AdmissionTransaction):
     def withdraw(self, group: int) -> None:
         self.inside(int(self.state.band[group])).withdraw(group)
 
-    def passes(self, group: int) -> None:
-        self.inside(int(self.state.band[group])).passes(group)
-
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         band, parts = int(self.state.band[group]), self.parts
         inside = self.inside(band)

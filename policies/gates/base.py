@@ -36,10 +36,6 @@ class AdmissionTransaction(ABC):
         whose theorems allow that decides as if the group did not wait."""
         self.skip(group)
 
-    def passes(self, group: int) -> None:
-        """The head of this group enters after `choose`, whatever that said: others that have credit were withdrawn."""
-        return
-
     @abstractmethod
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         """The group's head enters: charge it.  `emptied` says that nothing more of it waits."""

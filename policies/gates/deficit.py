@@ -491,12 +491,6 @@ class DeficitAdmissions(KernelAdmissions):
         self.skip(group)
         self.queued[group] = False
 
-    def passes(self, group: int) -> None:
-        if self.q[group] <= 0:
-            # The refill of which it entered was for clients without credit, and ended when it had some.
-            self.queued = self.ready = np.arange(len(self.ready)) == group
-            self.choose(self.score)
-
     def counted(self, client: int, output_tokens: int) -> int:
         usual = self.state.usual
         return likely(int(usual[client]) if client < len(usual) else 0, output_tokens)

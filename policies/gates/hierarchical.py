@@ -345,11 +345,6 @@ class HierarchicalAdmissions(AdmissionTransaction):
         self._withdrawn = along(NUMPY, away, *self.state.path(group), 1)
         self._refilled = None
 
-    def passes(self, group: int) -> None:
-        if self.lacks_credit(group):
-            self._withdrawn = along(NUMPY, self.below, *self.state.path(group), -1)
-            self._refilled = None
-
     def admit(self, group: int, input_tokens: int, kv_tokens: int, emptied: bool) -> None:
         q = self.refilled
         known = self.credit if q is self.q else self.state.counted(q, self.below)

@@ -261,9 +261,6 @@ class _GlobalAdmissions(DeficitAdmissions):
         # A client that lacks a slot here may find one at another worker: it waits on.
         self.skip(group)
 
-    def passes(self, group: int) -> None:
-        return
-
     def give(self) -> None:
         before = self.q
         super().give()

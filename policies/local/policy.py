@@ -236,7 +236,12 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         if not self.ungated:
             turn = self.gate.begin(state.gate, state.queue.heads)
             turn.choose(state.queue.heads)
-            turn.passes(states.group_of(self.gate, event.client))
+            if self.gate.withdraws and turn.lacks_credit(event.client):
+                # Others lacked slots, and the refill was for those that lacked none.
+                waits = [entry.request for entry in state.queue.entries.values()]
+                for client in sorted({request.client for request in waits if request.adapter} - {event.client}):
+                    turn.withdraw(client)
+                turn.choose(state.queue.heads)
         entry = state.queue.entries[event.request_id]
         cache, _, cut = state.cache.admit(event.request_id, entry.request.prompt, 0)
         state = rules.enter(self, state, turn, entry, event.extend_tokens, cache, cut)
