@@ -74,9 +74,9 @@ PAPERS = {
             "dlpm",
             "Locality-aware Fair Scheduling in LLM Serving (DLPM, D2LPM)",
             "Cao et al., 2025",
-            "D2LPM is ahead of VTC and of LPM with round robin in every cell, and a longer prefix leaves Preble a quarter "
-            "of four workers; its lead over Preble in latency, 4.7 at most for 7.18 printed, is the local queue's doing "
-            "and stays when no client misbehaves",
+            "D2LPM is ahead of VTC and of LPM with round robin in every cell, fairer than LPM and Preble, and a longer "
+            "prefix leaves Preble a quarter of four workers; of its lead over Preble in latency, 4.4 at most for 7.18, "
+            "half stays when no client misbehaves",
         ),
         Paper(
             "preble",
