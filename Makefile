@@ -10,10 +10,11 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-integrations run docs test integrations nightly mutation lint style bench validate gpu-check clean
+.PHONY: help setup setup-integrations run wheel docs test integrations nightly mutation lint style bench validate gpu-check clean
 
 help:
 	@echo "make run      a flood under four policies, simulated; table here, report in out/report"
+	@echo "make wheel    a wheel in dist, for environments other than .venv"
 	@echo "make docs     the documentation as a site in out/docs"
 	@echo "make test     style, types and tests; proofs, mutants and batteries of unchanged code are kept"
 	@echo "make integrations  inside vLLM, Ray Serve, Envoy and others, and deploy/, in an environment of its own (4 GB)"
@@ -33,6 +34,9 @@ setup-integrations: $(ENGINES)/.installed
 run: $(VENV)/.installed-run
 	@echo "== A flood of requests beside three other clients, under four policies =="
 	@$(BIN)/fairsched compare showcase --report out/report $(ARGS)
+
+wheel: $(VENV)/.installed-run
+	@$(PIP) wheel --no-deps --wheel-dir dist .
 
 # Types are checked beside the tests.  Results of tests marked `kept` go to tests/support/kept/record.json: commit it.
 test: style

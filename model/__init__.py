@@ -32,6 +32,11 @@ def extra_of(module: str) -> str | None:
     return next((extra for extra, modules in EXTRAS.items() if module.partition(".")[0] in modules), None)
 
 
+def installing(extra: str) -> str:
+    """Return the command that installs an extra; no package index has fairsched."""
+    return f"pip install '.[{extra}]' in a clone of fairsched"
+
+
 @contextmanager
 def extra_named() -> Iterator[None]:
     """Name the extra to install where a module is missing; `with` it, or as a decorator."""
@@ -40,7 +45,7 @@ def extra_named() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (extra := extra_of(error.name or "")) is None:
             raise
-        said = f"{(error.name or '').partition('.')[0]} is not installed: pip install 'fairsched[{extra}]'"
+        said = f"{(error.name or '').partition('.')[0]} is not installed: {installing(extra)}"
         raise ModuleNotFoundError(said, name=error.name) from error
 
 

@@ -216,7 +216,7 @@ try: {call}
 except ModuleNotFoundError as error: print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{module} is not installed: pip install 'fairsched[{extra}]'\n"
+    assert done.stdout == f"{module} is not installed: pip install '.[{extra}]' in a clone of fairsched\n"
 
 
 def test_a_rate_for_other_workers_is_said() -> None:

@@ -40,6 +40,7 @@ OPTIONS_OF_OTHERS = {
 NOTEBOOK = "notebook.md"
 """The page whose outputs are those of its cells."""
 NOT_OURS = ("model.safetensors", "model.config.stop_tokens")
+_INSTALL = re.compile(r"pip install .*(?:fairsched|\.\[)")
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
@@ -178,6 +179,13 @@ def test_make_targets_are_there(page: Path) -> None:
     for words in commands(page.read_text()):
         if words and words[0] == "make":
             assert {word for word in words[1:] if "=" not in word} <= targets
+
+
+def test_one_page_says_how_fairsched_is_installed() -> None:
+    """No page asks a package index for it, since none has it, and all but the first leave the command to the first."""
+    told = [str(page.relative_to(ROOT)) for page in PAGES if _INSTALL.search(page.read_text())]
+    assert told == ["docs/index.md"]
+    assert not [page for page in PAGES if re.search(r"pip install ['\"]?fairsched", page.read_text())]
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:

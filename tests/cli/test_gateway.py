@@ -69,7 +69,7 @@ def test_the_check_needs_no_other_extra(tmp_path: Path) -> None:
     """Where only the packages of its own extra are there; what a setting needs beyond them is one line."""
     ours = ("jinja2", "matplotlib", "scipy", "cvc5", "z3", "grpc", "prometheus_client")
     metrics = f'metrics = true\nadmin_keys = ["{hashed_key("sk-admin-of-the-tests")}"]\n'
-    for text, said in ((PLAIN, "deficit"), (metrics + PLAIN, "pip install 'fairsched[metrics]'")):
+    for text, said in ((PLAIN, "deficit"), (metrics + PLAIN, "pip install '.[metrics]'")):
         code = (
             f"import sys\nfor name in {ours}: sys.modules[name] = None\n"
             f"from fairsched.cli import main\nsys.exit(main(['gateway', {str(written(tmp_path, text))!r}, '--check']))"
@@ -92,7 +92,7 @@ def test_what_the_check_lacks_is_in_the_extra_of_its_command(
     words = ["gateway", str(path), "--check", *filter(None, [option])]
     code = f"import sys\nsys.modules[{missing!r}] = None\nfrom fairsched.cli import main\nsys.exit(main({words!r}))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert f"pip install 'fairsched[{extra}]'" in run.stderr, run
+    assert f"pip install '.[{extra}]'" in run.stderr, run
     assert run.returncode == 2
     if missing == "rich":
         others = ("aiohttp", "uvloop", "yarl", "multidict", "redis", "jwt", "jinja2", "matplotlib")

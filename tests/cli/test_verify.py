@@ -147,7 +147,10 @@ def test_without_the_extra_the_command_says_what_to_install() -> None:
         "sys.exit(main(['verify', '--policy', 'dlpm']))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, "fairsched verify needs cvc5: pip install 'fairsched[verify]'\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "fairsched verify needs cvc5: pip install '.[verify]' in a clone of fairsched\n",
+    )
 
 
 def test_solvers_are_loaded_by_these_commands_only() -> None:

@@ -20,6 +20,7 @@ from fairsched.engines.gateway.config import KEY_KINDS, JwtConfig, is_url
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.tls import server_context
 from fairsched.engines.settings import ConfigError
+from fairsched.model import installing
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -63,7 +64,7 @@ class Issuer:
         try:
             import jwt
         except ImportError:
-            raise ConfigError("jwt: tokens need another package: pip install 'fairsched[jwt]'") from None
+            raise ConfigError(f"jwt: tokens need another package: {installing('jwt')}") from None
         self._jwt = jwt
         self._config = config
         self._clock = clock

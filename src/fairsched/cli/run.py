@@ -127,7 +127,7 @@ def application() -> "App":
 
 def _extra(module: str, words: Sequence[str]) -> str | None:
     """Return the extra that brings a module: that of the command, if it does."""
-    if words[0] == "gateway" and module in ("cyclopts", "rich"):
+    if words[0] == "gateway" and module.partition(".")[0] in ("cyclopts", "rich"):
         return "endpoint-picker" if "--picker" in words else "gateway"
     from fairsched.model import extra_of
 
@@ -153,8 +153,10 @@ def run(words: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except ModuleNotFoundError as error:
+        from fairsched.model import installing
+
         if (extra := _extra(error.name or "", words)) is not None:
-            fail(f"{name} needs {error.name}: pip install 'fairsched[{extra}]'")
+            fail(f"{name} needs {error.name}: {installing(extra)}")
         _unforeseen(name, error)
     except BrokenPipeError:
         # The reader of the output has seen enough; Python must not complain at exit either.

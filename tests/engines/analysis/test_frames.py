@@ -141,5 +141,5 @@ def test_without_pyarrow_one_line_names_the_extra(
         main(["compare", "--limit", "5", "--to-frame", str(tmp_path / "f")])
     assert stopped.value.code == 2
     said = capsys.readouterr()
-    assert "pip install 'fairsched[frame]'" in said.err
+    assert "pip install '.[frame]'" in said.err
     assert said.out == ""

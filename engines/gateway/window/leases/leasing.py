@@ -26,6 +26,7 @@ from fairsched.engines.gateway.window import LeasedWindow, Window
 from fairsched.engines.gateway.window.leases.store import FileStore, Store, StoreError
 from fairsched.engines.serving import ClientRegistry, Document, Sample
 from fairsched.engines.settings import ConfigError
+from fairsched.model import installing
 from fairsched.model.request import Client
 from fairsched.policies.gates import LeaseError, Renewal, Renewed, SharedAccount, Terms, left, renewed
 from fairsched.policies.guarantees import SECOND_NS
@@ -53,7 +54,7 @@ def open_store(config: StoreAddress) -> Store:
     try:
         from fairsched.engines.gateway.window.leases.redis_store import RedisStore
     except ImportError:
-        raise ConfigError("store.url: Redis needs the extra `redis`: pip install 'fairsched[redis]'") from None
+        raise ConfigError(f"store.url: Redis needs another package: {installing('redis')}") from None
     try:
         return RedisStore(config.url, password=config.password, timeout_seconds=config.timeout_seconds)
     except ValueError as error:

@@ -12,6 +12,7 @@ from fairsched import __version__
 from fairsched.cli import output, values
 from fairsched.cli.values import Count, File, Folder, Json, PositiveInt, Time
 from fairsched.engines.conformance import CLIENTS, SCENARIOS, ScenarioLimits
+from fairsched.model import installing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -165,7 +166,7 @@ def _shown(
     try:
         from fairsched.engines.conformance import Certificates, Tokens
     except ImportError:
-        raise ValueError("tokens and certificates need another package: pip install 'fairsched[jwt]'") from None
+        raise ValueError(f"tokens and certificates need another package: {installing('jwt')}") from None
     if tokens is not None:
         return Tokens(tokens)
     hosts = dict.fromkeys(["localhost", "127.0.0.1", *filter(None, (urlsplit(url).hostname for url in urls))])

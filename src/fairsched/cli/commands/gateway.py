@@ -23,6 +23,7 @@ from fairsched.engines.adapters.endpoint_picker import Picker, PickerConfig
 from fairsched.engines.adapters.endpoint_picker import read_config as read_picker_config
 from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.settings import ConfigError, Schema, schema_of
+from fairsched.model import installing
 from fairsched.model.request import Client
 from fairsched.policies.guarantees import window_limits
 
@@ -122,7 +123,7 @@ def _check(config: engines_gateway.GatewayConfig, path: Path) -> None:
     """Raise `ConfigError` for files that cannot be used."""
     try:
         if config.metrics and importlib.util.find_spec("prometheus_client") is None:
-            raise ConfigError("metrics = true needs another package: pip install 'fairsched[metrics]'")
+            raise ConfigError(f"metrics = true needs another package: {installing('metrics')}")
         engines_gateway.check_files(config)
         engines_gateway.CallerNames(config)
     except ConfigError as error:
