@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.phases import PHASES, pause_times, phase_times, token_gaps
 from fairsched.engines.analysis.series import CLIENTS_MAX, Series, cumulative, responses, thinned
+from fairsched.engines.analysis.worker_figures import client_queues
 from fairsched.model import events as ev
 from fairsched.model import short_repr
 from fairsched.model.algebra import Bools
@@ -473,6 +474,7 @@ class Outcomes:
             clients=shown,
             service_s=service_s,
             service=received,
+            queue=client_queues(self.trace, shown, self.origin + np.round(service_s * 1e9).astype(np.int64)),
             response_s=response_s,
             response_us=response_us,
             gap_s=(progress[:, 0] - self.origin) / 1e9,

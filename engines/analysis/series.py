@@ -51,8 +51,9 @@ class Series:
 
     `clients` are those with the largest demand (prompt + 2 output tokens they ask for, so the same under every policy),
     the largest first, at most `CLIENTS_MAX`, and the two of the gap. `service[k, i]` is what clients[i] had received,
-    as it sees it, at `service_s[k]`; `response_us[k, i]` its mean TTFT among requests that arrived in the part of the
-    run centred at `response_s[k]` (nan: none). `gap_s` and `gap` are the largest gap so far of the worst pair.
+    as it sees it, at `service_s[k]`, and `queue[k, i]` how many of its requests waited at workers then;
+    `response_us[k, i]` its mean TTFT among requests that arrived in the part of the run centred at `response_s[k]`
+    (nan: none). `gap_s` and `gap` are the largest gap so far of the worst pair.
     `ttft_us` are quantiles of the TTFT at `np.linspace(0, 1, len(ttft_us))`. `kv[worker]` has the columns seconds,
     used, cached, capacity (tokens).
     """
@@ -62,6 +63,7 @@ class Series:
     clients: tuple[int, ...]
     service_s: Floats
     service: Ints
+    queue: Ints
     response_s: Floats
     response_us: Floats
     gap_s: Floats

@@ -20,6 +20,8 @@ WORKERS_SHOWN = 32
 """Workers in the plots of a run."""
 WORKERS_NAMED = 8
 """Up to so many workers are told apart in plots; of more, the ones with the most and the least work."""
+_QUEUE = (ev.Arrived, ev.Preempted, ev.Admitted, ev.Rejected, ev.Cancelled, ev.Migrated)
+"""What makes a queue longer or shorter, beside a worker that leaves."""
 
 
 @attrs.frozen
@@ -115,6 +117,23 @@ def worker_figures(
     )
     at_ns = origin_ns + np.round(seconds * 1e9).astype(np.int64)
     return measures, WorkerSeries(shown, seconds, done, sent, _sampled(waiting, shown, at_ns))
+
+
+def client_queues(trace: Tables, clients: Sequence[int], at_ns: Ints) -> Ints:
+    """Return how many requests of each of `clients` wait, at all workers together, at each time: an array (times,
+    clients)."""
+    columns = np.full(max((*clients, *(int(trace[kind]["client"].max(initial=-1)) for kind in _QUEUE))) + 1, -1)
+    columns[list(clients)] = np.arange(len(clients))
+    # What waits for a client at a worker is counted as if that were a worker of its own.
+    apart = {}
+    for kind in _QUEUE:
+        table = _somewhere(trace[kind], columns[trace[kind]["client"]] >= 0)
+        apart[kind] = table | {"worker": table["worker"] * len(clients) + columns[table["client"]]}
+    left = {name: np.repeat(values, len(clients)) for name, values in trace[ev.WorkerLeft].items()}
+    places = np.tile(np.arange(len(clients)), len(trace[ev.WorkerLeft]["worker"]))
+    rows = _waiting(apart | {ev.WorkerLeft: left | {"worker": left["worker"] * len(clients) + places}})
+    count = int(rows["worker"].max(initial=-1)) // max(len(clients), 1) + 1
+    return _sampled(rows, range(count * len(clients)), at_ns).reshape(len(at_ns), count, len(clients)).sum(axis=1)
 
 
 def _mfu(latency: Sequence[LatencyModel], tokens: int, busy_ns: int) -> float | None:

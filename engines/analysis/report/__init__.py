@@ -37,13 +37,14 @@ if TYPE_CHECKING:
         Table,
         plot_part,
     )
+    from fairsched.engines.analysis.report.player import Samples, played
     from fairsched.engines.analysis.report.report import summary_html, write_report
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
     "COLOURS", "DOTTED", "GREY", "LABEL", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "FrameWriter",
-    "Heading", "Key", "Page", "Part", "Plot", "RequestRow", "Sentences", "Table", "TimeAxis", "client_keys",
-    "cost_tick", "distribution", "drawn", "line_style", "pair_of", "plot_part", "point_labels", "requests_frame",
-    "summary_html", "write_report"
+    "Heading", "Key", "Page", "Part", "Plot", "RequestRow", "Samples", "Sentences", "Table", "TimeAxis",
+    "client_keys", "cost_tick", "distribution", "drawn", "line_style", "pair_of", "played", "plot_part",
+    "point_labels", "requests_frame", "summary_html", "write_report"
 ]  # fmt: skip

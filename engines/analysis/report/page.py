@@ -1,8 +1,9 @@
 """The page of every report: a verdict first, then pictures, then details, in one HTML file that needs nothing else.
 
 A `Page` is a value: each `Part` has a heading and blocks, which are paragraphs (plain text), `Sentences`, `Table`,
-`Code`, `Facts`, `Folded` and plots.  All text is text: the page escapes it, and shows control characters instead of
-obeying them.  The page is as wide as its window; what is wider (a table, a command) scrolls in a box of its own.
+`Code`, `Facts`, `Folded`, plots and a `Player`.  All text is text: the page escapes it, and shows control characters
+instead of obeying them.  The page is as wide as its window; what is wider (a table, a command) scrolls in a box of its
+own.
 
 Needs the `cli` extra (jinja2), imported when a page is written.
 
@@ -10,20 +11,22 @@ The colours of lines (Okabe and Ito's, and two of Tol's) are told apart by reade
 in dashes as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
-from fairsched.engines.analysis.report.canvas import Plot, shown_text
+from fairsched.engines.analysis.report.canvas import Key, Plot, shown_text
 from fairsched.engines.analysis.table import Column
 from fairsched.engines.files import make_folder, write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
+PLAYER = Path(__file__).with_name("player.js")
+"""What plays, in the page of a report that has a `Player`."""
 Tone = Literal["", "good", "bad", "soft"]
 
 
@@ -108,7 +111,17 @@ class Folded:
     id: str = ""
 
 
-Block = str | Table | Sentences | Code | Facts | Folded | Plot
+@attrs.frozen
+class Player:
+    """Courses of runs to play, stop and drag; `data` is what `player.js` reads, `keys` are the lines in it."""
+
+    kind: ClassVar[str] = "player"
+    data: Mapping[str, object]
+    keys: Sequence[Key]
+    caption: str
+
+
+Block = str | Table | Sentences | Code | Facts | Folded | Player | Plot
 
 
 @attrs.frozen
@@ -150,7 +163,8 @@ class Page:
 
     def html(self) -> str:
         """Return the page as text, which is HTML and well-formed XML."""
-        return _template().render(page=self, style=STYLE)
+        plays = any(isinstance(block, Player) for part in self.parts for block in part.blocks)
+        return _template().render(page=self, style=STYLE, script=PLAYER.read_text(encoding="utf-8") if plays else "")
 
     def write(self, directory: Path) -> Path:
         """Write `index.html` into `directory`, which is made if need be, and return its path.  Raises `OSError`."""
@@ -202,14 +216,18 @@ _PAGE = """
 {% endif %}
 {%- endmacro %}
 {%- macro plot(given) -%}
-<figure>
+<figure{% if given.kind == "player" %} class="player"{% endif %}>
 {% if given.keys %}<ul class="keys">
 {% for key in given.keys %}
 <li>{{ key.svg|safe }}<span>{{ key.text }}</span></li>
 {% endfor %}
 </ul>
 {% endif %}
+{% if given.kind == "player" %}
+<script type="application/json">{{ given.data|tojson }}</script>
+{% else %}
 {{ given.svg|safe }}
+{% endif %}
 <figcaption>{{ given.caption }}</figcaption>
 </figure>
 {% endmacro %}
@@ -286,6 +304,11 @@ _PAGE = """
 {% endfor %}
 </ul>{% endif %}
 </footer>
+{% if script %}
+<script>/*<![CDATA[*/
+{{ script|safe }}
+/*]]>*/</script>
+{% endif %}
 </body>
 </html>
 """
@@ -347,6 +370,19 @@ figure > svg { width: 100%; max-width: 32rem; height: auto; display: block; }
 .keys li { display: flex; align-items: center; gap: .4rem; max-width: 100%; margin: 0; }
 .keys span { unicode-bidi: isolate; max-width: 24rem; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .keys svg { width: 1.75rem; height: .6rem; flex: none; }
+.controls { display: flex; gap: .8rem; margin: .8rem 0; } .controls input { flex: 1; min-width: 0; }
+.controls button, .sides select { font: inherit; color: inherit; background: var(--band); border-radius: .4rem;
+  border: 1px solid var(--rule); padding: .3rem .8rem; max-width: 100%; } .controls button { min-width: 5rem; }
+.sides { display: grid; grid-template-columns: repeat(var(--sides), minmax(0, 1fr)); gap: .3rem 1.2rem;
+  font-size: .88rem; font-variant-numeric: tabular-nums; }
+.sides output { display: block; color: var(--soft); } .measure { grid-column: 1 / -1; margin: .7rem 0 0; }
+.measure small { color: var(--soft); }
+.sides svg { display: block; width: 100%; height: 7rem; background: var(--band); cursor: ew-resize;
+  touch-action: pan-y; }
+.sides path { fill: none; stroke-width: 1.8; vector-effect: non-scaling-stroke; }
+.sides ul { list-style: none; padding: 0; margin: .3rem 0; display: grid;
+  grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .1rem 1.1rem; }
+.sides li { border-left: .25rem solid transparent; padding-left: .4rem; } .sides li b { margin-left: .4rem; }
 details { margin: .4rem 0; } summary { cursor: pointer; }
 @media (max-width: 40em) { dl { grid-template-columns: minmax(0, 1fr); } dd { margin-bottom: .4rem; }
   td.text { min-width: 7rem; } td:first-child { max-width: 9rem; } th, td { padding: .3rem .45rem; } }

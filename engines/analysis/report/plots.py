@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.analysis.figures import Compared, count, number, shortened, who
+from fairsched.engines.analysis.figures import Compared, number, shortened, who
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.phases import PHASES
 from fairsched.engines.analysis.report import canvas
+from fairsched.engines.analysis.report.player import important
 from fairsched.engines.analysis.series import Floats
 from fairsched.engines.analysis.verdict import others_wait_us
 from fairsched.engines.analysis.worker_figures import WORKERS_NAMED
@@ -147,131 +148,37 @@ def _relative(values: list[int]) -> list[float]:
     return [100 * value / mean if mean else 0.0 for value in values]
 
 
-def _client_panels(
-    comparison: Compared,
-    name: str,
-    title: str,
-    caption: str,
-    ylabel: str,
-    line: Callable[[Run, int, canvas.Style], tuple[Floats, Any, canvas.Style]],
-    finish: "Callable[[Axes], object]",
-) -> canvas.Plot:
-    """Return one panel a run, one line a client: the first of `_important` in colour, the others grey.
-
-    `line` is told where the client stands in the run's series, and how it looks.
-    """
-    shown = _important(comparison)
-
-    def lines_of(run: Run) -> Iterator[tuple[Floats, Any, canvas.Style]]:
-        column = {client: i for i, client in enumerate(run.series.clients)}
-        return (
-            line(run, column[shown[i]], canvas.line_style(i)) for i in reversed(range(len(shown))) if shown[i] in column
-        )
-
-    names = comparison.runs[0].names
-    keys = canvas.client_keys([who(names[client]) for client in shown], len(names) - len(shown))
-    if len(names) > len(canvas.COLOURS):
-        caption += " In colour: the clients of the largest gaps, then those that ask for most."
-    return canvas.run_panels(comparison, name, title, caption, ylabel, lines_of, finish, keys)
-
-
-def _important(comparison: Compared) -> list[int]:
-    """Return the clients that are drawn: where not all have a colour, those of the largest gaps come first."""
-    found: dict[int, None] = {}
-    if max(len(run.names) for run in comparison.runs) > len(canvas.COLOURS):
-        pairs = [(run.bounded_gap.behind, run.bounded_gap.ahead) for run in comparison.runs]
-        found = {client: None for pair in pairs for client in pair if client is not None}
-    return list(found | {client: None for run in comparison.runs for client in run.series.clients})
-
-
-def service(comparison: Compared) -> canvas.Plot:
-    """Cumulative client service."""
-
-    def finish(axes: "Axes") -> None:
-        axes.yaxis.set_major_formatter(canvas.cost_tick)
-        axes.set_ylim(bottom=0)
-
-    return _client_panels(
-        comparison,
-        "service",
-        "Service of each client over time",
-        "Prompt plus twice the output tokens as each client sees them: lines that stay together while all clients want "
-        "more are fair, one that pulls away takes more than its share, a flat one starves or asks for nothing.",
-        "service, tokens",
-        lambda run, i, style: (run.series.service_s, run.series.service[:, i], style),
-        finish,
-    )
-
-
 def response(comparison: Compared) -> canvas.Plot:
-    """Mean TTFT of each client by time of arrival."""
+    """Mean TTFT of each client by time of arrival: one panel a run, the first of `important` in colour, others grey."""
+    shown, names = important(comparison), comparison.runs[0].names
 
-    def line(run: Run, i: int, style: canvas.Style) -> tuple[Floats, Floats, canvas.Style]:
-        known = ~np.isnan(run.series.response_us[:, i])
-        markers: canvas.Style = {} if style["color"] == canvas.GREY else {"marker": ".", "markersize": 3}
-        return run.series.response_s[known], run.series.response_us[known, i] / 1e6, style | markers
+    def lines_of(run: Run) -> Iterator[tuple[Floats, Floats, canvas.Style]]:
+        column = {client: i for i, client in enumerate(run.series.clients)}
+        for i in reversed([i for i, client in enumerate(shown) if client in column]):
+            style, means = canvas.line_style(i), run.series.response_us[:, column[shown[i]]] / 1e6
+            markers: canvas.Style = {} if style["color"] == canvas.GREY else {"marker": ".", "markersize": 3}
+            known = ~np.isnan(means)
+            yield run.series.response_s[known], means[known], style | markers
 
     def finish(axes: "Axes") -> None:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
 
-    return _client_panels(
+    caption = (
+        "Mean time to the first token of the requests that arrived at each moment: a fair policy keeps the line of "
+        "a client that asks for little low, whatever the others do."
+    )
+    if len(names) > len(canvas.COLOURS):
+        caption += " In colour: the clients of the largest gaps, then those that ask for most."
+    return canvas.run_panels(
         comparison,
         "response",
         "Response time of each client over time",
-        "Mean time to the first token of the requests that arrived at each moment: a fair policy keeps the line of "
-        "a client that asks for little low, whatever the others do.",
+        caption,
         "mean TTFT, seconds (log)",
-        line,
+        lines_of,
         finish,
-    )
-
-
-def gap(comparison: Compared) -> canvas.Plot:
-    """Return largest gap so far of each run's worst pair, with the bounds."""
-    stop = max(run.series.service_s[-1] for run in comparison.runs)
-    bounds: dict[int, list[int]] = {}
-    keys, tops = [], []
-    for i, (label, run) in enumerate(comparison.named()):
-        if len(run.series.gap):
-            keys.append(canvas.Key(f"{label}: {count(run.gap.cost)}", canvas.line_style(i)))
-            tops.append(run.gap.cost)
-        if run.service_gap_bound is not None:
-            bounds.setdefault(run.service_gap_bound, []).append(i)
-            tops.append(run.service_gap_bound)
-    for bound, owners in bounds.items():
-        names = [comparison.labels()[owners[0]]] if len(owners) == 1 else [comparison.runs[i].policy for i in owners]
-        text = f"bound of {', '.join(dict.fromkeys(names))}: {count(bound)}"
-        keys.append(canvas.Key(text, {"color": canvas.line_style(owners[0])["color"]} | canvas.DOTTED))
-
-    time = canvas.run_axis(comparison)
-
-    def picture(figure: "Figure") -> None:
-        axes = figure.subplots()
-        for i, run in enumerate(comparison.runs):
-            if len(run.series.gap):
-                seconds, gaps = [*run.series.gap_s, stop], [*run.series.gap, run.series.gap[-1]]
-                axes.step(seconds, gaps, where="post", **canvas.line_style(i))
-        for bound, owners in bounds.items():
-            axes.axhline(bound, **{"color": canvas.line_style(owners[0])["color"]} | canvas.DOTTED)
-        if tops and max(tops) > 15 * min(tops):
-            axes.set_yscale("log")
-            axes.set(ylim=(min(tops) / 30, None), ylabel="largest gap so far, cost units (log)")
-        else:
-            axes.set(ylim=(0, None), ylabel="largest gap so far, cost units")
-        axes.yaxis.set_major_formatter(canvas.cost_tick)
-        axes.set(xlim=(0, stop), xlabel=time.label())
-        time.put_on([axes])
-
-    return canvas.drawn(
-        "gap",
-        "Service gap against its bound",
-        "For the worst pair of each run, the largest difference of charged service so far while both clients waited at "
-        "one worker: a policy with a bound (dotted) must stay below its own, one without may climb as long as the load "
-        "lasts. Policies charge differently; the common gap in the table is comparable.",
-        3.8,
-        picture,
-        keys,
+        canvas.client_keys([who(names[client]) for client in shown], len(names) - len(shown)),
     )
 
 
@@ -483,10 +390,15 @@ def capacity(comparison: Compared) -> canvas.Plot | None:
     )
 
 
+def is_served(comparison: Compared) -> bool:
+    """Return whether any client was served."""
+    return any(len(run.series.ttft_us) and run.series.service_s[-1] for run in comparison.runs)
+
+
 def plots(comparison: Compared) -> list[canvas.Plot]:
     """Return all plots that the runs allow, in the order in which they are read; none if no client was served."""
-    if not any(len(run.series.ttft_us) and run.series.service_s[-1] for run in comparison.runs):
+    if not is_served(comparison):
         return []
-    before = [plot(comparison) for plot in (pareto, gap, response, service, ttft, phases, capacity, kv)]
+    before = [plot(comparison) for plot in (pareto, response, ttft, phases, capacity, kv)]
     found = [*before, *worker_plots(comparison), sweep(comparison)]
     return [plot for plot in found if plot is not None]

@@ -102,8 +102,8 @@ def html(comparison: Comparison) -> str:
 def test_page_is_well_formed_and_stands_alone(html: str) -> None:
     """A strict parser reads it, every reference is to the page itself, and nothing is loaded."""
     root = parsed(html)
-    assert len([*root.iter("figure")]) == 7
-    assert len([*root.iter("svg")]) == 7 + html.count('class="key"')
+    assert len([*root.iter("figure")]) == 6
+    assert len([*root.iter("svg")]) == 5 + html.count('class="key"')
     assert "http" not in html
     assert "url(#" in html
     assert all(f'id="{part.split(")")[0]}"' in html for part in html.split("url(#")[1:])

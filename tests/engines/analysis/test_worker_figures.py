@@ -1,6 +1,6 @@
 """Figures of workers are what one sees who follows every event; they add up to those of the run."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import attrs
@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.analysis.worker_figures import WORKERS_NAMED, WORKERS_SHOWN, imbalance, worker_figures
+from fairsched.engines.analysis.worker_figures import (
+    WORKERS_NAMED,
+    WORKERS_SHOWN,
+    client_queues,
+    imbalance,
+    worker_figures,
+)
 from fairsched.engines.simulation import Cluster, simulate, simulate_events
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join
@@ -32,7 +38,8 @@ class Follower:
         self.busy_ns: dict[int, int] = defaultdict(int)
         self.queued_ns: dict[int, int] = defaultdict(int)
         self.work: dict[int, int] = defaultdict(int)
-        self.levels: list[tuple[int, dict[int, int]]] = []
+        self.levels: list[tuple[int, dict[int, int], Counter[int]]] = []
+        client = {event.request.id: event.request.client for event in events if isinstance(event, ev.Arrived)}
         last = events[0].time_ns
         for event in events:
             for worker, requests in self.running.items():
@@ -41,7 +48,9 @@ class Follower:
                 self.queued_ns[worker] += len(requests) * (event.time_ns - last)
             last = event.time_ns
             self.follow(event)
-            self.levels.append((event.time_ns, {worker: len(found) for worker, found in self.waiting.items()}))
+            lengths = {worker: len(found) for worker, found in self.waiting.items()}
+            queues = Counter(client[request] for found in self.waiting.values() for request in found)
+            self.levels.append((event.time_ns, lengths, queues))
 
     def follow(self, event: ev.Event) -> None:
         waiting, running = self.waiting[event.worker], self.running[event.worker]
@@ -86,7 +95,8 @@ CHANGES = st.lists(
 def test_figures_are_those_of_who_follows_every_event(
     seed: int, changes: list[Change], router: str, capacity: int
 ) -> None:
-    """Busy shares, mean queues, work and queues over time, also of workers that crash, drain and join."""
+    """Busy shares, mean queues, work and queues over time, of workers and of clients, also where workers crash, drain
+    and join."""
     workload = generate("toolbench", seed=seed, documents=5, sharers=12, rate=8, question_tokens=60)
     events = simulate_events(
         workload,
@@ -98,7 +108,8 @@ def test_figures_are_those_of_who_follows_every_event(
         changes=changes,
     )
     origin, span = events[0].time_ns, events[-1].time_ns - events[0].time_ns
-    measures, series = worker_figures(concatenate([tables(events)]), 3, origin, span)
+    trace = concatenate([tables(events)])
+    measures, series = worker_figures(trace, 3, origin, span)
     seen = Follower(events)
     for each in measures:
         assert each.busy_share == seen.busy_ns[each.worker] / span
@@ -106,12 +117,16 @@ def test_figures_are_those_of_who_follows_every_event(
         assert each.work == seen.work[each.worker] == each.computed_tokens + 2 * each.output_tokens
     assert sum(each.finished for each in measures) == sum(isinstance(event, ev.Finished) for event in events)
     at_ns = origin + np.round(series.seconds * S).astype(np.int64)
+    clients = (7, 0, 3)
+    queues = client_queues(trace, clients, at_ns)
     for k in range(0, len(at_ns), 16):
         levels: dict[int, int] = {}
-        for time_ns, found in seen.levels:
+        waiting = Counter[int]()
+        for time_ns, found, by_client in seen.levels:
             if time_ns > at_ns[k]:
                 break
-            levels = found
+            levels, waiting = found, by_client
+        assert queues[k].tolist() == [waiting[client] for client in clients]
         assert series.waiting[k].tolist() == [levels.get(worker, 0) for worker in series.workers]
     assert series.work[-1].tolist() == [measures[worker].work for worker in series.workers]
     assert series.sent[-1].tolist() == [measures[worker].requests for worker in series.workers]
