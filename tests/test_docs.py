@@ -1,5 +1,6 @@
 """The documentation is true as far as a machine can tell: code runs, commands parse, links lead somewhere."""
 
+import json
 import linecache
 import re
 import shlex
@@ -20,6 +21,7 @@ from fairsched.cli import application, main
 from fairsched.engines.simulation import RunSpec, latency_model
 from fairsched.engines.workloads import WORKLOADS
 from fairsched.policies.registry import CLUSTER_POLICIES, router_with
+from fairsched.reproduce import PAPERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -191,6 +193,32 @@ def test_one_page_says_how_fairsched_is_installed() -> None:
 def test_the_links_of_the_readme_lead_somewhere() -> None:
     """Every relative link of the README names a file that is there."""
     assert dead_links(ROOT / "README.md") == []
+
+
+def test_results_in_the_readme_are_claims_that_hold() -> None:
+    """Each of nine lines names a mean of a row with a held claim to the digits shown, in 15 words at most."""
+    rows = {entry["id"]: entry for entry in json.loads((ROOT / "docs" / "results.json").read_bytes())["rows"]}
+    papers = []
+    for line in re.findall(r"^- (.*results\.md#result-.*)$", (ROOT / "README.md").read_text(), re.MULTILINE):
+        ((shown, row),) = re.findall(r"\[([\d.]+)\]\(\S*results\.md#result-(\w+)\)", line)
+        held = [claim["mean"] for claim in rows[row]["claims"] if claim["verdict"] == "held"]
+        assert shown in {f"{mean:.{len(shown.partition('.')[2])}f}" for mean in held}, line
+        assert len(line.split()) <= 15, line
+        papers.append(rows[row]["paper"])
+    assert papers == [key for key in PAPERS if key not in ("queueing", "fairsched")]
+
+
+def test_sentences_about_papers_are_short_and_have_recorded_figures() -> None:
+    """What came out of a paper is told in 40 words; each decimal figure is recorded, or printed."""
+    entries = json.loads((ROOT / "docs" / "results.json").read_bytes())["rows"]
+    for key, paper in PAPERS.items():
+        claims = [claim for entry in entries if entry["paper"] == key for claim in entry["claims"]]
+        means = [one["mean"] for claim in claims for one in (claim, claim["control"]) if one]
+        printed = " ".join(claim["printed"] for claim in claims)
+        assert len(paper.came_out.split()) <= 40, key
+        for figure, decimals in re.findall(r"\b(\d+\.(\d+))", paper.came_out):
+            known = {f"{mean:.{len(decimals)}f}" for mean in means} | set(re.findall(r"\d+\.\d+", printed))
+            assert figure in known, f"{key}: {figure}"
 
 
 @EACH_PAGE

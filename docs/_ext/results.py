@@ -18,6 +18,12 @@ from fairsched.reproduce.row import NEAR, Interval
 RECORDED = Path(__file__).parent.parent / "results.json"
 """What `fairsched reproduce --json` wrote last."""
 BAND, OURS, WITHOUT = "#0a0002", "#0a0001", "#0a0009"
+COLOURS = {
+    Verdict.HELD: "#3a9d5d",
+    Verdict.SIZE_DIFFERS: "#a8cf8e",
+    Verdict.CAUSE_OPEN: "#e8b04a",
+    Verdict.MISSED: "#c0392b",
+}
 WIDTH_IN, LINE_IN, FONT_PT = 8.0, 0.32, 9.0
 BANDS_MAX = 6
 """Of more curves the intervals are not drawn: they would lie over each other."""
@@ -44,14 +50,18 @@ def shown(found: Mapping[str, float]) -> str:
 
 
 def overview() -> str:
-    """Return how many claims hold, by paper, and what came out in a sentence."""
-    lines = []
-    for key, paper in PAPERS.items():
-        claims = [claim for entry in recorded() if entry["paper"] == key for claim in entry["claims"]]
-        if claims:
-            counts = [str(_count(claims, verdict)) for verdict in Verdict]
-            lines.append([f"[{escaped(paper.title)}](#results-{key})", *counts, formula(paper.came_out)])
-    return table(["claims of", *(str(verdict) for verdict in Verdict), "what came out"], lines)
+    """Return what came out of each paper in a sentence."""
+    lines = (
+        f"- [{escaped(paper.title.partition(':')[0])}](#results-{key}): {formula(paper.came_out)}."
+        for key, paper in PAPERS.items()
+        if _claims(key)
+    )
+    return "\n".join(lines)
+
+
+def _claims(key: str) -> list[Entry]:
+    """Return the claims of a paper."""
+    return [claim for entry in recorded() if entry["paper"] == key for claim in entry["claims"]]
 
 
 def _count(claims: Sequence[Entry], verdict: str) -> int:
@@ -105,6 +115,28 @@ def _status(rows: Sequence[str]) -> str:
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def all_claims() -> str:
+    """Return the picture of all claims: a bar for each paper, in parts by what came of its claims."""
+    papers = {paper.title.partition(":")[0]: _claims(key) for key, paper in PAPERS.items() if _claims(key)}
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        done = [0] * len(papers)
+        for verdict, colour in COLOURS.items():
+            counts = [_count(claims, verdict) for claims in papers.values()]
+            bars = axes.barh(list(papers), counts, left=done, color=colour, label=str(verdict))
+            axes.bar_label(bars, [str(count or "") for count in counts], label_type="center", fontsize=FONT_PT)
+            done = [before + count for before, count in zip(done, counts, strict=True)]
+        axes.invert_yaxis()
+        axes.grid(visible=False)
+        axes.set_xlabel("claims")
+        figure.legend(loc="outside upper center", ncols=2, fontsize=FONT_PT)
+
+    height = 1.2 + LINE_IN * len(papers)
+    plot = drawn("all-claims", "what came of the claims of each paper", "", height, draw, width=WIDTH_IN * 0.75)
+    return f'<div class="picture">{plot.svg}</div>'
 
 
 def picture(entry: Entry) -> str:
@@ -203,7 +235,7 @@ def _spread(values: Iterable[float]) -> bool:
 
 def _parts() -> Iterator[tuple[str, str, str]]:
     """Yield classes, Markdown and HTML of the page's parts, in order."""
-    yield "", overview(), ""
+    yield "", overview(), all_claims()
     for key, paper in PAPERS.items():
         rows = [entry for entry in recorded() if entry["paper"] == key]
         if not rows and key not in PANELS:
@@ -212,7 +244,7 @@ def _parts() -> Iterator[tuple[str, str, str]]:
         for entry in rows:
             yield f"result paper-{key} verdict-{slug(entry['verdict'])}", row_text(entry), picture(entry)
         if key in PANELS:
-            yield f"result-panels paper-{key}", f"All panels:\n\n{panels(key)}", ""
+            yield f"result-panels paper-{key}", panels(key), ""
 
 
 def setup(app: Any) -> dict[str, bool]:
@@ -228,6 +260,10 @@ def setup(app: Any) -> dict[str, bool]:
             for classes, text, html in _parts():
                 holder = nodes.container(classes=classes.split())
                 self.state.nested_parse(text.splitlines(), self.content_offset, holder)
+                if "result-panels" in classes:
+                    summary = "<details><summary>All its figures and tables, and why some were not run</summary>"
+                    holder.insert(0, nodes.raw("", summary, format="html"))
+                    holder += nodes.raw("", "</details>", format="html")
                 if html:
                     holder += nodes.raw("", html, format="html")
                 found.append(holder)

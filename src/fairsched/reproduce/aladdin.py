@@ -128,34 +128,29 @@ def _workers(jobs: Workload, router: str, model: LatencyModel, at_least: int = 1
 
 
 _SETTING = (
-    "as many workers as it takes for every request to keep 600 ms to the first token and 30 ms a token; Poisson "
-    "arrivals for 30 s, first come first served with eager prefill, heartbeats of 50 ms, gamma 0.5, the "
-    "largest theta of 0.9, 0.8 and on to 0.5 that keeps all targets"
+    "the fewest workers with which every request keeps 600 ms to the first token and 30 ms a token; Poisson arrivals "
+    "for 30 s, in order with eager prefill, heartbeats of 50 ms, gamma 0.5, the largest theta of 0.9 to 0.5 that keeps "
+    "all targets"
 )
 _RATES = (5, 15, 25)
 _ALIKE = "requests differ, and JSQ counts them as equal"
-_RULE = (
-    "5, 15 and 25 requests a second, in equal steps up to the rate of about 25 that section 6.5 prints; figures are "
-    "the best of the rates"
-)
+_RULE = "5, 15 and 25 requests a second (section 6.5 prints about 25), the best of them; lengths as of ShareGPT"
 
 
 @row(
     id="18",
     about="GPUs at P100",
     panel="Figure 11",
-    setting=f"{_RULE}; {_SETTING}; Aladdin, JSQ and P2C have one GPU a worker, the default engine four GPUs a worker "
-    "on PCIe behind JSQ; a router that does not keep all targets with 64 workers counts as if it did; the control has "
-    "all prompts and outputs at their means, at 15 a second",
+    setting=f"{_RULE}; {_SETTING}; one GPU a worker, the default engine four on PCIe behind JSQ; a router that needs "
+    "more than 64 workers counts as 64; the control has all lengths at their means, at 15 a second",
     claims=(
         number("most default", "fewer GPUs than the default engine, best rate", "up to 71 %", 0.71, neutral=0.0),
         number("most JSQ", "fewer GPUs than JSQ, best rate", "up to 40 %", 0.4, 0.0, Control(_ALIKE, "alike JSQ")),
     ),
-    note="more is saved than printed. vLLM's profile has 25.9 ms for a token on four GPUs and 23.5 ms on one, of 30 "
-    "ms, so that the default engine keeps few requests: at 15 a second (seed 0) it takes 252 GPUs, 200 with NVLink, "
-    "and on DistServe's own engine 12, or 8 with NVLink, where Aladdin takes 11. JSQ loses by outputs of a few "
-    "tokens, which a prompt of others stalls: with outputs of median 239 in place of 128 it takes 15 GPUs and "
-    "Aladdin 13, and not 26 and 11. A router that reaches 64 workers may need more",
+    note="vLLM's profile has 25.9 ms of the 30 for a token on four GPUs (23.5 on one), so the default engine keeps "
+    "few requests: at 15 a second (seed 0) it takes 252 GPUs, and on DistServe's own engine 12, where Aladdin takes "
+    "11. JSQ loses by outputs of a few tokens, which a prompt of others stalls: with outputs of median 239 in place "
+    "of 128 it takes 15 GPUs and Aladdin 13, not 26 and 11",
     axes=("requests a second", "GPUs"),
     seconds=15,
 )
@@ -180,15 +175,14 @@ def fewer_gpus(on: Platform, seed: int) -> Figures:
     id="18b",
     about="decode GPUs at P100 with split phases",
     panel="Figure 12",
-    setting=f"{_RULE}; {_SETTING}; but that prompts are there with their KV: their prefill takes 1 ns, so no prefill "
-    "stalls a request, and Aladdin is left with (b) and (e); the control has all lengths at their means, at 15",
+    setting="as row 18, but prompts are there with their KV (a prefill takes 1 ns): none stalls a request, and "
+    "Aladdin is left with (b) and (e)",
     claims=(
         number("JSQ", "fewer decode GPUs than JSQ", "up to 60 %", 0.6, 0.0, Control(_ALIKE, "alike JSQ")),
         number("P2C", "fewer decode GPUs than P2C", "up to 49 %", 0.49, neutral=0.0),
     ),
-    note="without prompts that stall others, equal counts of requests are nearly equal times, and theta below 0.9, "
-    "without which the mean as a forecast breaks targets on any number of workers, costs as much as placing by "
-    "length saves. The hand-over of KV is left out; the paper's split phases have it",
+    note="without prompts that stall others, equal counts of requests are nearly equal times; and theta below 0.9, "
+    "without which targets break on any number of workers, costs as much as placing by length saves",
     seconds=12,
 )
 def fewer_decode_gpus(on: Platform, seed: int) -> Figures:
@@ -237,15 +231,14 @@ def _tokens_per_s(worker: LatencyModel, tpot_ms: int) -> float:
     about="GPUs of a worker by equation 6",
     panel="Table 3",
     platform=Platform("llama-2-13b-a100-pcie"),
-    setting="workers of 1, 2 and 4 GPUs by formula, A100 on PCIe and V100 with NVLink, and for 13B on A100 by vLLM's "
-    "profile too; equation 6 with the mean lengths of ShareGPT and the targets of Table 2; t_comm is what all-reduces "
-    "take over the GPUs' link",
+    setting="workers of 1, 2 and 4 GPUs by formula, A100 on PCIe and V100 with NVLink, and 13B by vLLM's profile; "
+    "ShareGPT's mean lengths, Table 2's targets; t_comm is what all-reduces take over the GPUs' link",
     claims=tuple(
         number(name, f"GPUs a worker, {name}", str(best), best, neutral=None, decimals=0)
         for name, best in (BEST | {"13B by vLLM's profile": 1}).items()
     ),
-    note="V100 come out larger than printed. Machines by formula have the constants of a vLLM of 2025, in which more "
-    "GPUs cost the CPU nothing; by vLLM's profile of the paper's time a token on four GPUs takes longer than on one",
+    note="machines by formula have the constants of a vLLM of 2025, in which more GPUs cost the CPU nothing: V100 "
+    "come out larger",
     seconds=1,
     seeds=1,
     quick=True,
@@ -290,9 +283,8 @@ def _slowest(measures: Measures) -> float:
 
 
 _LOADS = (
-    "four GPUs: as workers of Table 3's size under Aladdin and under JSQ, and as one worker, the default engine; loads "
-    "of 0.2 to 1.2 of the rate at which equation 6 has the workers of Table 3 full, in steps of 0.2, since no rate is "
-    "printed; Poisson arrivals for 30 s"
+    "four GPUs: workers of Table 3's size under Aladdin and JSQ, and one worker, the default engine; 0.2 to 1.2 of the "
+    "rate at which equation 6 has Table 3's workers full; Poisson arrivals for 30 s"
 )
 
 
@@ -300,18 +292,17 @@ _LOADS = (
     id="18d",
     about="attainment on four A100",
     panel="Figure 9",
-    setting=f"{_LOADS}; 13B by vLLM's profile and 70B by formula, on PCIe; best loads, ratios of violation rates with "
-    "one violation counted where there is none, attainments in points",
+    setting=f"{_LOADS}; 13B by vLLM's profile and 70B by formula, on PCIe; best loads, one violation counted where "
+    "there is none, attainments in points",
     claims=(
         number("70B violations", "violation rate of the default engine over Aladdin's, 70B", "up to 3.5X", 3.5),
         number("70B attainment", "attainment less JSQ's, 70B", "up to 19 %", 0.19, neutral=0.0),
         number("70B P99", "P99 time per token less than JSQ's, 70B", "up to 40 %", 0.4, neutral=0.0),
         number("13B attainment", "attainment less JSQ's, 13B", "up to 51 %", 0.51, neutral=0.0),
     ),
-    note="70B on two GPUs has memory for 18,461 tokens of KV; the mean as a forecast says too little of requests "
+    note="70B on two GPUs has memory for 18,461 tokens of KV: the mean as a forecast says too little of requests "
     "that run long, and best fit fills a worker beyond its memory where JSQ spreads them. Tried (seed 0): no "
-    "patience for held requests, with which violations are as many as the default engine's (0.98 of them). The rates "
-    "of the paper are not printed",
+    "patience for held requests, 0.98 of the default engine's violations. No rates are printed",
     axes=("load, of the full one", "attainment"),
     seconds=5,
 )
@@ -341,7 +332,7 @@ def on_four_a100(on: Platform, seed: int) -> Figures:
     about="few requests on four V100",
     panel="Figure 10",
     platform=Platform("llama-2-7b-v100"),
-    setting=f"{_LOADS}; Llama-2 7B and 13B by formula, with NVLink; the lowest load",
+    setting="as row 18d's lowest load; Llama-2 7B and 13B by formula, with NVLink",
     claims=tuple(
         claim
         for model in ("7B", "13B")
@@ -374,10 +365,10 @@ _LINE = (5, 10, 15, 20, 25)
     paper="fairsched",
     about="Aladdin's workers against the rate",
     panel="Aladdin's equation 7",
-    setting=f"5 to 25 requests a second with lengths as of ShareGPT; {_SETTING}",
+    setting="row 18's Aladdin at 5 to 25 requests a second",
     claims=(Printed("R^2", "R squared of the line", "a line; we ask for 0.97", 0.97, 1.0, neutral=None),),
-    note="the paper prints no figure for how near the line is; 0.97 is ours. Missed by one seed of five (0.87), in "
-    "which 15 a second takes 16 workers and 20 takes 15",
+    note="0.97 is ours; the paper prints no figure. One seed of five has 0.87: 15 a second takes 16 workers and 20 "
+    "takes 15",
     axes=("requests a second", "workers"),
     seconds=5,
 )

@@ -57,7 +57,7 @@ def _exactly(figure: str, about: str, percent: float) -> Printed:
     about="what one level of sharing can save",
     panel="section 4.3.1, figure 9",
     platform=ARITHMETIC,
-    setting="16 prompts share 2,000 or 16,000 tokens and have 200 of their own; the saving is found by the grouping",
+    setting="16 prompts share 2,000 or 16,000 tokens and have 200 of their own",
     claims=(_exactly("2000", "2,000 shared tokens", 85.23), _exactly("16000", "16,000 shared tokens", 92.59)),
     note="printed as 85.2 and 92.6 %; the decimals are 15/16 of 2,000/2,200 and of 16,000/16,200",
     seeds=1,
@@ -85,8 +85,7 @@ def one_level(on: Platform, seed: int) -> Figures:
         _exactly("A all levels", "setting A, sharing on all levels", 49.17),
         _exactly("B all levels", "setting B, sharing on all levels", 44.74),
     ),
-    note="printed as 48.6, 39.7 and about 25 %; the lengths are the whole numbers that give these figures, and the "
-    "heuristic groups each prompt with those with which it shares most",
+    note="printed as 48.6, 39.7 and about 25 %; the lengths are the whole numbers that give these figures",
     seeds=1,
     seconds=3,
     quick=True,
@@ -249,7 +248,7 @@ def _kept_claims(lru: float, grouped: float, times: float) -> tuple[Printed, ...
     about="what an LRU cache keeps of the sharing",
     panel="figure 9, 2,000 shared tokens",
     setting="6,400 prompts in random order, 16 of each group share 2,000 tokens and have 200 of their own; the share "
-    "of prompt tokens that came from the cache, as they come and by groups; the curve is over the KV that there is",
+    "of prompt tokens that came from the cache, as they come and by groups",
     claims=_kept_claims(40.1, 85.2, 2.12),
     seconds=14,
     axes=("KV tokens", "% of prompt tokens from an LRU cache"),
@@ -310,8 +309,8 @@ def _bare(prefix: int, prompts: int, on: Platform, seed: int) -> float:
             control=Control("prompts share a prefix", "grouped, nothing shared"),
         ),
     ),
-    note="groups gain more than printed: without the kernel, on seed 0, 1.22 times.  Steps here cost no CPU of the "
-    "engine: with 200 us for each running request, a guess for vLLM 0.6.4, it is 1.57 on seed 0",
+    note="steps cost no CPU of the engine here: with 200 us for each running request, a guess for vLLM 0.6.4, groups "
+    "gain 1.57 times on seed 0, and without the kernel 1.22",
     seconds=12,
 )
 def sorting(on: Platform, seed: int) -> Figures:
@@ -346,16 +345,13 @@ def _cell(prefix: int, degree: int, printed: str, times: float) -> Printed:
     about="what groups are worth by how many prompts share a prefix",
     panel="figure 7",
     setting="6,400 prompts in random order, 2 to 16 of each group share 2,000 or 16,000 tokens and have 200 of their "
-    "own; requests finished a second by groups over those by vLLM with its prefix cache, as prompts come",
+    "own; requests finished a second by groups over those by vLLM with its prefix cache",
     claims=(
         _cell(SHORT, 2, "1.7 times", 1.7),
         _cell(SHORT, 16, "6 and 18 requests/s, 3 times", 3),
         _cell(LONG, 16, "10.8 times", 10.8),
     ),
-    note="the kernel's part is the curves without it.  Where 16 prompts share 2,000 tokens groups gain more than "
-    "printed: with 200 us of the engine's CPU for each running request and step, a guess for vLLM 0.6.4, it is "
-    "2.8 on seed 0.  The speedups of 1.5 and 9.5 over SGLang are not judged, since its version and settings are "
-    "not printed",
+    note="with row 5's CPU time the middle one is 2.8 on seed 0. The kernel's part is the curves without it",
     seconds=30,
     axes=("prompts that share a prefix", "times the throughput of vLLM"),
 )
@@ -384,8 +380,7 @@ def degrees(on: Platform, seed: int) -> Figures:
         number("groups", "groups, 2,000 shared tokens", "18 requests/s", 18, neutral=None),
         number("vLLM, 16000", "vLLM, 16,000 shared tokens", "0.49 requests/s", 0.49, neutral=None),
     ),
-    note="with 200 us of the engine's CPU for each running request and step, a guess for vLLM 0.6.4, the first three "
-    "are 6.8, 12.3 and 19.3 on seed 0",
+    note="with row 5's CPU time the first three are 6.8, 12.3 and 19.3 on seed 0",
     seconds=12,
 )
 def rates(on: Platform, seed: int) -> Figures:
@@ -417,14 +412,13 @@ lengths = row(
     id="60a",
     about="what groups are worth at several lengths",
     panel="figure 6a",
-    setting="6,400 prompts in random order, 2 or 16 of each group share a prefix: 2,000 tokens of prefix and 200 of "
-    "its own, 2,000 and 1,000, 1,000 and 1,000; requests finished a second by groups over those by vLLM with its "
-    "prefix cache",
+    setting="as row 60, 2 or 16 prompts of a group; tokens of prefix and of its own: 2,000 and 200, 2,000 and 1,000, "
+    "1,000 and 1,000",
     claims=(
         number("smallest", "the smallest speedup over vLLM", "1.4 to 3 times", 1.4),
         number("largest", "the largest speedup over vLLM", "1.4 to 3 times", 3),
     ),
-    note="the sharing degrees of figure 6 are not in its text: 2 and 16 are the least and the most of figure 7",
+    note="the sharing degrees of figure 6 are not in its text: 2 and 16 are figure 7's ends",
     seconds=12,
 )(_lengths)
 lengths_14b = attrs.evolve(
@@ -433,7 +427,8 @@ lengths_14b = attrs.evolve(
     about="what groups are worth to a larger model",
     panel="figure 6b",
     platform=QWEN_14B,
-    note="as row 60a; the machine is by formula",
+    setting="as row 60a; the machine is by formula",
+    note="",
 )
 lengths_drawn = attrs.evolve(
     lengths,
@@ -441,9 +436,9 @@ lengths_drawn = attrs.evolve(
     id="60c",
     about="what groups are worth where lengths differ",
     panel="figure 6e",
-    setting="as row 60a, but prefixes, what is a prompt's own, and outputs have lengths drawn from Poisson "
-    "distributions of these means",
-    note="as row 60a; prefixes and what is a prompt's own are rounded to ten tokens",
+    setting="as row 60a, with all lengths drawn from Poisson distributions of these means, and prompts' rounded to "
+    "ten tokens",
+    note="",
 )
 
 
@@ -451,8 +446,8 @@ lengths_drawn = attrs.evolve(
     id="2a",
     about="what groups of two levels are worth",
     panel="table 3",
-    setting="row 2's prompts in random order, 100 output tokens each; requests finished a second in groups over those "
-    "in the heuristic's pairs, and over those of which nothing is shared",
+    setting="row 2's prompts in random order, 100 output tokens each; requests finished a second in groups, in the "
+    "heuristic's pairs, and with nothing shared",
     claims=(
         number("A over none", "setting A, groups over no sharing", "15.9 over 10.7 requests/s, 1.49 times", 1.49),
         number("A over pairs", "setting A, groups over pairs", "15.9 over 12.4 requests/s, 1.28 times", 1.28),
@@ -461,8 +456,8 @@ lengths_drawn = attrs.evolve(
         number("B over pairs", "setting B, groups over pairs", "14.5 over 12.3 requests/s", 14.5 / 12.3),
         number("B pairs", "setting B, pairs over no sharing", "12.3 over 10.7 requests/s", 12.3 / 10.7),
     ),
-    note="the model and the outputs of table 3 are not stated: Llama 3.1 8B and 100 tokens are those of section 4.1. "
-    "Without sharing this machine finishes 11.6 requests a second, and the paper's 10.7",
+    note="table 3 states no model and no outputs: these are section 4.1's. With nothing shared this machine finishes "
+    "11.6 requests a second, the paper's 10.7",
     seconds=30,
 )
 def two_levels_served(on: Platform, seed: int) -> Figures:
@@ -509,19 +504,17 @@ INDUSTRY = PromptSet(1_570, 3, 30, prompts=3_000)
     panel="table 4 and figure 10",
     platform=QWEN_7B,
     setting="3,000 prompts in random order, of which three share 1,570 tokens and have 30 of their own, with outputs "
-    "of 100; vLLM without sharing and groups, each with as many requests as KV holds up to a threshold and with at "
-    "most 256; outputs grow, as in vLLM; a valley is a step with less than half of the token budget",
+    "of 100; vLLM without sharing and groups, with as many requests as KV holds up to a threshold of ours and with "
+    "at most 256; outputs grow; a valley is a step with less than half of the token budget",
     claims=(
         number("gain", "gain of vLLM without sharing", "5.79 to 5.94 requests/s, 2.6 %", 2.6, neutral=0.0),
         number("gain, groups", "gain of groups", "8.16 to 8.47 requests/s, 3.8 %", 3.8, neutral=0.0),
         number("sharing", "groups over no sharing, both with it", "8.47 over 5.94 requests/s", 8.47 / 5.94),
         above_zero("valleys", "points fewer valleys, without sharing", "fewer"),
     ),
-    note="the industry's prompts are not published: these have its averages, and outputs of 100 tokens are those of "
-    "section 4.1.  The threshold is ours.  Without sharing the limit of 256 requests does not bind; on seed 0 "
-    "outputs of 300 and 500 tokens gave gains of 0.3 and 0.9 % without sharing and of 2.2 and 2.7 % with it. "
-    "With 200 us of the engine's CPU for each running request and step sharing is worth 2.1 times, still more than "
-    "printed: that is open",
+    note="the industry's prompts are not published: these have its averages. With nothing shared 256 requests do not "
+    "bind; outputs of 300 and 500 tokens (seed 0) gain 0.3 and 0.9 %, in groups 2.2 and 2.7 %. With row 5's CPU time "
+    "sharing is worth 2.1 times, still more than printed: not explained",
     seconds=11,
 )
 def token_batching(on: Platform, seed: int) -> Figures:
@@ -548,8 +541,8 @@ def token_batching(on: Platform, seed: int) -> Figures:
         number("best", "groups over vLLM with its prefix cache", "8.67 over 6.71 requests/s, 1.30 times", 1.30),
         number("none", "groups over vLLM without it", "8.67 over 5.48 requests/s", 8.67 / 5.48),
     ),
-    note="prompts as in row 6.  The paper's cache keeps 35.8 % of prompt tokens, and of these prompts in random order "
-    "less than half as much, so that groups gain more here: the industry's order is not published",
+    note="the paper's cache keeps 35.8 % of prompt tokens, ours of these prompts in random order less than half as "
+    "much: the industry's order is not published",
     seconds=11,
 )
 def industry(on: Platform, seed: int) -> Figures:
@@ -570,7 +563,7 @@ def industry(on: Platform, seed: int) -> Figures:
     panel="table 2",
     platform=QWEN_7B,
     setting="320 prompts, 16 of each group share 2,000 tokens and have 200 of their own; outputs are 10 + 25 "
-    "Lomax(1.5) cut at 512; requests finished a second by groups over those without any sharing",
+    "Lomax(1.5) cut at 512; requests finished a second by groups and with nothing shared",
     claims=(
         number(
             "grouped",
@@ -580,8 +573,7 @@ def industry(on: Platform, seed: int) -> Figures:
             control=Control("prompts share a prefix", "grouped, nothing shared"),
         ),
     ),
-    note="the outputs have the paper's mean, median and p99, as a Pareto of 1.5 between 10 and 512 has not.  20 "
-    "prefixes fit into memory, so a prefix cache alone is nearly as good",
+    note="the outputs have the paper's mean, median and p99, as a Pareto of 1.5 between 10 and 512 has not",
     seconds=0.8,
     quick=True,
 )

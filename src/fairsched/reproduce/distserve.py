@@ -108,9 +108,8 @@ def _within_one_percent(system: str, load: float) -> Printed:
     id="8",
     about="the queue before a prefill instance",
     panel="equations 1 to 3",
-    setting="2,000,000 requests of equal length on Poisson arrivals, first come first served; one accelerator, a "
-    "pipeline of two, and two that share operators and are 1.5 times as fast; mean time to the first token over the "
-    "formula's",
+    setting="2,000,000 requests of equal length on Poisson arrivals, in order; one accelerator, a pipeline of two, "
+    "and two that share operators and are 1.5 times as fast; mean time to the first token over the formula's",
     claims=(
         *(_within_one_percent(system, load) for system in ("one", "pipeline", "shared") for load in LOADS),
         *(
@@ -125,8 +124,7 @@ def _within_one_percent(system: str, load: float) -> Printed:
             for k, u in CROSSOVERS.items()
         ),
     ),
-    note="equation 2 was lost in print and is derived again; the second stage of a pipeline of equal stages makes no "
-    "request wait, which the simulated pipeline shows",
+    note="equation 2 was lost in print and is derived again",
     seconds=4,
     quick=True,
 )
@@ -368,10 +366,9 @@ SYNTHETIC_TARGETS = SloTarget(90, (("ttft", 400_000),)), SloTarget(90, (("tpot",
     about="one GPU with both phases, and two for prompts and one for outputs",
     panel="figure 1",
     platform=ON_13B,
-    setting="prompts of 512 tokens, outputs of 64, Poisson arrivals, 1,200 requests; the highest rate at which the P90 "
-    "of the time to the first token is at most 0.4 s and that of further tokens 0.04 s; all on vLLM's profile: one GPU "
-    "with both phases, one that only computes prompts, one that only decodes, and two for prompts and one for outputs "
-    "over NVLink, a GPU",
+    setting="prompts of 512 tokens, outputs of 64, Poisson arrivals, 1,200 requests; the highest rate with a P90 of "
+    "at most 0.4 s to the first token and 0.04 s of further ones (the authors' own account of the figure); vLLM's "
+    "profile, KV over NVLink, rates a GPU",
     claims=(
         number(
             "two and one", "two GPUs of prompts alone and one of outputs alone, a GPU, over both phases", "2.1 x", 2.1
@@ -388,8 +385,7 @@ SYNTHETIC_TARGETS = SloTarget(90, (("ttft", 400_000),)), SloTarget(90, (("tpot",
         number("prompts over joint", "rate of prompts alone over both phases", "5.6 over 1.6", 3.5),
         number("outputs over prompts", "rate of outputs alone over prompts alone", "10 over 5.6", 10 / 5.6),
     ),
-    note="targets are those of the authors' own account of the figure. With the phases on DistServe's engine and both "
-    "on vLLM's the gain is 2.7. JSQ over three GPUs with both phases gains 1.24 by itself",
+    note="with the phases on DistServe's engine and both on vLLM's the gain is 2.7",
     seconds=10,
 )
 def one_gpu(on: Platform, seed: int) -> Figures:
@@ -442,23 +438,20 @@ def _gains(figure: Callable[[PhaseFleet, Application], float]) -> dict[str, floa
     about="goodput of three applications against vLLM",
     panel="figures 8 and 9, first rows",
     platform=ON_66B,
-    setting="targets of Table 1 and placements of the released evaluation: OPT-13B on vLLM with one GPU, and two "
+    setting="Table 1's targets and the released evaluation's placements: OPT-13B on vLLM with one GPU, and two "
     "sharing tensors for prompts and one for outputs; OPT-66B on vLLM with four, and four for prompts and two stages "
-    "of two for outputs; each engine on its own published profile; the highest rate a GPU at which 90 % of 1,200 "
-    "requests keep both targets, and where they never do, the lowest rate of the released evaluation. "
-    f"{_LENGTHS}",
+    "of two for outputs; each engine on its published profile; the highest rate a GPU at which 90 % of 1,200 "
+    f"requests keep both targets, or the evaluation's lowest. {_LENGTHS}",
     claims=(
         _gain("chat, OPT-13B", "rate a GPU over vLLM's", "2.0 to 3.41 x", 2.0, 3.41),
         _gain("chat, OPT-66B", "rate a GPU over vLLM's", "2.0 to 3.41 x", 2.0, 3.41),
         _gain("code", "rate a GPU over vLLM's", "3.2 x", 3.2, 3.2),
         _gain("summaries", "rate a GPU over vLLM's", "4.48 x", 4.48, 4.48),
     ),
-    note="by its published profile vLLM takes 0.2 s for a prompt of 1,207 tokens on OPT-13B and 0.4 s for one of "
-    "1,300 on OPT-66B, and 22 % and 19 % of the prompts are longer: it keeps 90 % of chats at no rate, and not "
-    "of code either, where prompts wait for a step of decoding of 40 ms. Those gains are lower bounds. Without "
-    "the split DistServe's engine gains more on OPT-66B, so that there the gain is the engine's, of which the "
-    "paper says nothing. Tried: 0.25 s, with which the released script draws OPT-13B (vLLM keeps 80 % at 1 a "
-    "second)",
+    note="vLLM takes 0.2 s for a prompt of 1,207 tokens on OPT-13B and 0.4 s for one of 1,300 on OPT-66B, and 22 % "
+    "and 19 % are longer: it keeps 90 % of chats at no rate, nor of code, where prompts wait for a step of decoding "
+    "of 40 ms, and those gains are lower bounds. Tried: 0.25 s, the released script's for OPT-13B (vLLM keeps 80 % "
+    "at 1 a second)",
     seconds=20,
 )
 def applications(on: Platform, seed: int) -> Figures:
@@ -471,17 +464,15 @@ def applications(on: Platform, seed: int) -> Figures:
     about="how strict targets can be, against vLLM",
     panel="figures 8 and 9, second rows",
     platform=ON_66B,
-    setting="row 10's applications at the rate a GPU of the released evaluation (1.5 and 0.25 for chat, 0.875 for "
-    "code, 0.375 for summaries), in runs of as many requests as there; the least multiple of both targets that 90 % "
-    f"of the requests keep, vLLM's over DistServe's. {_LENGTHS}",
+    setting="row 10's applications at the released evaluation's rates a GPU (1.5 and 0.25 for chat, 0.875 for code, "
+    "0.375 for summaries) and numbers of requests; the least multiple of both targets that 90 % keep, vLLM's over "
+    "DistServe's",
     claims=(
         _gain("chat, OPT-13B", "scale of vLLM's targets over DistServe's", "1.4 to 1.8 x", 1.4, 1.8),
         _gain("chat, OPT-66B", "scale of vLLM's targets over DistServe's", "1.4 to 1.8 x", 1.4, 1.8),
         _gain("code", "scale of vLLM's targets over DistServe's", "1.5 x", 1.5, 1.5),
         _gain("summaries", "scale of vLLM's targets over DistServe's", "10.2 x", 10.2, 10.2),
     ),
-    note="without the split DistServe's engine gains as much on OPT-66B with chat and code, and a part of it with the "
-    "others; the paper names the split",
     seconds=10,
 )
 def target_scales(on: Platform, seed: int) -> Figures:
@@ -505,8 +496,8 @@ TABLE_2 = {
     about="attainment of a simulator and of real systems, by rate",
     panel="table 2",
     platform=ON_13B,
-    setting="OPT-13B, chat, 0.2 s to the first token and 0.1 s a token, fleets of row 10, in runs of 100 requests a "
-    f"GPU; percent of the requests that keep both. {_LENGTHS}",
+    setting="OPT-13B and chat of row 10, 0.2 s to the first token and 0.1 s a token, 100 requests a GPU; percent "
+    "that keep both",
     claims=(
         *(
             number(f"{name} {rate}", f"{name} at {rate} a second and GPU", f"{real:g} %", real, neutral=None)
@@ -515,10 +506,10 @@ TABLE_2 = {
         ),
         Printed("error", "largest difference to a real system", "below 2 points", 0, 2, neutral=None),
     ),
-    note="by its published profile vLLM takes 0.2 s for a prompt of 1,207 tokens, and of lengths with the printed "
-    "means and cuts 22 % are longer, so that at most 78 % keep it where 97 % are printed. DistServe's one GPU "
-    "for outputs is full from 2 a second on. Tried on seed 0: 0.25 s (vLLM 80 to 49 %), 0.4 s (98 to 70 %), all "
-    "prompts of 755 tokens (90 to 37 %); none falls from 97 to 65 % between 1.0 and 1.5 a second. Not explained",
+    note="by row 10's profile 22 % of the prompts are too long for vLLM, so that at most 78 % keep 0.2 s where 97 % "
+    "are printed. DistServe's one GPU for outputs is full from 2 a second on. Tried on seed 0: 0.25 s (vLLM 80 to 49 "
+    "%), 0.4 s (98 to 70 %), all prompts of 755 tokens (90 to 37 %); none falls from 97 to 65 % between 1.0 and 1.5 "
+    "a second. Not explained",
     seconds=10,
     axes=("requests a second and GPU", "attainment in percent"),
 )
@@ -541,8 +532,8 @@ def attainment_by_rate(on: Platform, seed: int) -> Figures:
     about="what moving KV takes",
     panel="figure 10",
     platform=ON_66B,
-    setting="chat of row 10 at the released evaluation's rate; KV over a single NVLink: its share of the time of all "
-    "requests, OPT-66B, and the time within which 95 % of the transfers are over",
+    setting="chat of row 10 at the released evaluation's rate, KV over a single NVLink: its share of the time of all "
+    "requests (OPT-66B), and the time of 95 % of the transfers",
     claims=(
         Printed("share", "transfers of the time of all requests, percent", "below 0.1", 0, 0.1, neutral=None),
         *(
@@ -576,9 +567,9 @@ TRAFFIC_RPS, NODE_GPUS = 24.0, 8
     about="ablation: disaggregation alone, and both placements",
     panel="figure 11, table 3",
     platform=ON_13B,
-    setting="OPT-13B, chat of row 10, nodes of eight GPUs, workers of one, two and four GPUs; goodput "
-    "a GPU of vLLM on one GPU, of the best of vLLM on one, two and four (vLLM++), of Algorithm 2's pair (Low) and of "
-    f"Algorithm 1's workers for 24 requests a second (High). {_LENGTHS}",
+    setting="OPT-13B and chat of row 10, nodes of eight GPUs, workers of one, two and four, no pipelines; goodput a "
+    "GPU of vLLM on one, of its best on one, two and four (vLLM++), of Algorithm 2's pair (Low) and of Algorithm 1's "
+    "workers for 24 requests a second (High)",
     claims=(
         number("vLLM++ over vLLM", "the best parallelism of vLLM over none", "the same", 1.0, neutral=None),
         more("Low over vLLM++", "Algorithm 2's pair over vLLM++", "more"),
@@ -587,9 +578,8 @@ TRAFFIC_RPS, NODE_GPUS = 24.0, 8
             "table 3", "the printed pair, two GPUs and one, over Algorithm 2's", "the chosen pair", 1.0, neutral=None
         ),
     ),
-    note="without pipelines. On vLLM's published profile four GPUs compute any prompt within 0.2 s and one does not "
-    "(row 11), so that parallelism pays, and for the same reason Algorithm 2 chooses four and four; table 3's "
-    "pair is the released evaluation's",
+    note="on vLLM's profile four GPUs compute any prompt within 0.2 s and one does not (row 11): so parallelism "
+    "pays, and Algorithm 2 chooses four and four. Table 3's pair is the released evaluation's",
     seconds=40,
 )
 def ablation(on: Platform, seed: int) -> Figures:

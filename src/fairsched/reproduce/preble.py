@@ -32,7 +32,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.policies.routers.e2 import E2, Choice, E2State
 from fairsched.reproduce.row import Control, Figures, Panel, PanelRow, Platform, Printed, more, number, rows_of
-from fairsched.reproduce.runs import measured, run, workload
+from fairsched.reproduce.runs import NO_SHARING, measured, run, workload
 
 row = rows_of("preble")
 
@@ -71,9 +71,6 @@ A6000 = "mistral-7b-a6000"
 TWO, FOUR = Platform(A6000, 2, KV_TOKENS), Platform(A6000, 4, KV_TOKENS)
 H100 = Platform("llama-3-70b-h100-tp4", 2, 305_000)
 """Weights in 16 bits, as the published server has no other, with its `mem_fraction_static` of 0.75."""
-
-NO_SHARING = "prompts share prefixes"
-"""The cause that the paper names, and what the controls take away."""
 
 Made = Callable[[Platform, int, float], Workload]
 """A workload for a platform, a seed and a rate."""
@@ -194,7 +191,7 @@ def _cells(name: str, rates: tuple[float, ...]) -> tuple[Printed, ...]:
                 Printed(f"{what} at {rps:g}", f"{what} latency, {rps:g} requests/s", f"up to {high:g} times", 1, high)
             )
         top = f"{what} at {rates[-1]:g}"
-        control = Control("prompts share prefixes", f"{top}, nothing shared")
+        control = Control(NO_SHARING, f"{top}, nothing shared")
         found.append(Printed(top, f"{what} latency, {rates[-1]:g} requests/s", printed, low, high, 1.0, control))
     return tuple(found)
 
@@ -234,9 +231,8 @@ TOOLBENCH = _swept(
     "29",
     "tools",
     "tool use",
-    "Preble (E2 and its local scheduler) against round robin before LPM; mean and p99 latency of requests; rates of "
-    "the paper's axis, Poisson arrivals for 120 s, of which the first third is not counted; 200 tools asked for "
-    "equally often",
+    "Preble (E2 and its local scheduler) against round robin before LPM; rates of the paper's axis, Poisson arrivals "
+    "for 120 s, the first third not counted; 200 tools asked for equally often",
     seconds=15,
 )
 AGENT = _swept(
@@ -254,10 +250,9 @@ PROGRAMS = _swept(
     "programming",
     "as row 29, with 160 problems for 300 s, whose samples come in random order and are cut at 512 tokens",
     seconds=5,
-    note="two workers compute a problem twice, 1,100 tokens or 0.13 s more for all its samples, of which each decodes "
-    "for seconds: there is little to gain. The simulated worker is far from the overload of the paper's axis (up to "
-    "150 s of mean latency at 4 requests/s). Tried: samples sent together (0.86 to 0.91), twice the rate (0.95 to "
-    "1.04), outputs that are not cut, steps of 512 tokens, and trees of dependent calls (0.75 to 0.94)",
+    note="a problem computed twice costs 0.13 s for all its samples, of which each decodes for seconds; the paper's "
+    "axis, up to 150 s of mean latency at 4 requests/s, is an overload, and this worker's is not. Tried: samples sent "
+    "together (0.86 to 0.91), twice the rate (0.95 to 1.04), trees of dependent calls (0.75 to 0.94)",
 )
 VIDEOS = _swept(
     "video-qa", "29e", "videos", "video QA", "as row 29, with 100 videos for 300 s, all asked about throughout", 6
@@ -289,7 +284,7 @@ def _all(similar: bool) -> tuple[Printed, ...]:
     panel="Fig. 3, 4 A6000, and its text",
     platform=FOUR,
     setting="as rows 29 and 29c to 29f, at the end of the paper's axes for four GPUs, with twice the documents; and "
-    "Preble's mean latency against two GPUs at half the rate",
+    "against two GPUs at half the rate",
     claims=_all(similar=True),
     seconds=35,
 )
@@ -311,9 +306,9 @@ def four_gpus(on: Platform, seed: int) -> Figures:
     about="Preble against round robin with Llama-3-70B",
     panel="Fig. 3, 8 H100",
     platform=H100,
-    setting="as rows 29 and 29c to 29f, on two workers of four H100 each, at the end of the paper's axes",
+    setting="as rows 29 and 29c to 29f, on two workers of four H100, at the end of the paper's axes",
     claims=_all(similar=False),
-    note="the paper does not say how many documents these runs ask about. Without shared prefixes: rows 29 to 29f",
+    note="the paper does not say how many documents these runs ask about",
     seconds=30,
 )
 def eight_h100(on: Platform, seed: int) -> Figures:
@@ -334,9 +329,9 @@ AZURE_RPS = 8.1
     about="tools and videos mixed, arriving as Azure's requests do",
     panel="Fig. 4",
     platform=FOUR,
-    setting="four of five requests call one of 400 tools, the others ask about one of 200 videos; arrivals fitted to "
-    "Azure's conversations, at the 8.1 requests/s of its two traces; 300 s, of which the first third is not counted; "
-    "neither system chunks prompts (the published configuration of this run)",
+    setting="four of five requests call one of 400 tools, the others ask about one of 200 videos (the published "
+    "code's mix); a generator's arrivals, fitted to Azure's conversations, at the 8.1 requests/s of its two traces; "
+    "300 s, the first third not counted; prompts are not chunked",
     claims=tuple(
         number(what, about, f"{size:g} times", size, 1.0, Control(NO_SHARING, f"{what}, nothing shared"))
         for what, about, size in (
@@ -346,8 +341,7 @@ AZURE_RPS = 8.1
             ("ttft", "mean time to the first token", 2.42),
         )
     ),
-    note="the sizes are read from the figure's layout; the mix is the published code's; Azure's arrivals are a "
-    "generator's, since the trace is not part of this project",
+    note="sizes are read from the figure's layout. Why less is gained than printed is not explained",
     seconds=6,
 )
 def azure(on: Platform, seed: int) -> Figures:
@@ -379,7 +373,7 @@ def azure(on: Platform, seed: int) -> Figures:
     about="Preble against vLLM's queue",
     panel="Fig. 11",
     platform=TWO,
-    setting="as row 29e, against round robin before workers that serve in order of arrival, as vLLM's do",
+    setting="as row 29e, before workers that serve in order of arrival, as vLLM's do",
     claims=tuple(
         Printed(
             f"{what} at {rps:g}", f"{what} latency, {rps:g} requests/s", "lower, by less than before SGLang", 1, high
@@ -387,9 +381,9 @@ def azure(on: Platform, seed: int) -> Figures:
         for what, high in (("mean", 14.5), ("p99", 10.0))
         for rps in RATES["video-qa"]
     ),
-    note="the paper prints no sizes but those before SGLang, which are the range, and puts the smaller gain down to "
-    "vLLM's kernels, prefix cache and scheduling delay, which are not simulated. In order of arrival every worker's "
-    "cache turns over between two questions about a video, and round robin has next to no hits",
+    note="in order of arrival a worker's cache turns over between two questions about a video, and round robin has "
+    "next to no hits. The paper puts its smaller gain down to vLLM's kernels, prefix cache and scheduling delay, "
+    "which are not simulated; the range is that before SGLang",
     seconds=6,
 )
 def against_vllm(on: Platform, seed: int) -> Figures:
@@ -443,12 +437,11 @@ def _ablation(jobs: Workload, on: Platform) -> dict[str, float]:
     about="what each part of Preble is worth",
     panel="Fig. 5",
     platform=FOUR,
-    setting="round robin, then E2, rebalancing with autoscaling, prefill-decode balancing and priority groups, one by "
-    "one; 640 tools, Zipf 1.1, 36 requests/s (the published code's); 90 s, of which the first third is not counted",
+    setting="round robin, then E2, rebalancing with autoscaling, prefill-decode balancing and priority groups, one "
+    "by one; 640 tools, Zipf 1.1, 36 requests/s (the published code's); 90 s, the first third not counted",
     claims=_steps(controlled=True),
-    note="E2 alone spreads 640 tools evenly, so rebalancing and prefill-decode balancing find next to nothing to mend. "
-    "Earlier runs of 10,000 requests about 60 tools had E2 alone behind round robin: the number of tools decides, "
-    "which the text does not give",
+    note="E2 alone spreads 640 tools evenly, which leaves the other parts next to nothing to mend; the text does not "
+    "give the number of tools, which decides (row 30b)",
     seconds=30,
 )
 def ablation(on: Platform, seed: int) -> Figures:
@@ -466,12 +459,11 @@ def ablation(on: Platform, seed: int) -> Figures:
     about="the same with few tools",
     panel="Fig. 5, other tools",
     platform=FOUR,
-    setting="as row 30, with 60 tools, whose busiest has a quarter of all requests, at 90 % of the estimated "
-    "saturation of each seed's workload",
+    setting="as row 30, with 60 tools, whose busiest has a quarter of all requests, at 90 % of each seed's estimated "
+    "saturation",
     claims=_steps(controlled=False),
-    note="runs of a minute, in which E2 alone is not yet behind round robin, as it is in runs of 10,000 requests: each "
-    "of few tools is placed once, by the load of the first requests, fits into memory and never moves, so seeds differ "
-    "by where the busiest tools fall, and rebalancing is worth much or nothing. Its control is that of row 30",
+    note="each of few tools is placed once, by the load of the first requests, fits into memory and never moves: "
+    "seeds differ by where the busiest fall, and rebalancing is worth much or nothing",
     seconds=35,
 )
 def few_tools(on: Platform, seed: int) -> Figures:
@@ -516,14 +508,14 @@ def _improves(figure: str, about: str, control: str | None = None) -> tuple[Prin
     about="autoscaling when a prefix surges",
     panel="section 3.2, autoscaling",
     platform=FOUR,
-    setting="E2 before LPM, H = 40 s: 60 tools at 10 requests/s for 60 s, then 20 others at 30 requests/s for 90 s, of "
-    "which one has three in four, more than a worker serves; all but the first third of requests is counted",
+    setting="E2 before LPM, H = 40 s: 60 tools at 10 requests/s for 60 s, then 20 others at 30 requests/s for 90 s, "
+    "of which one has three in four, more than a worker serves; the first third of requests is not counted",
     claims=(
         *_improves("alone", "autoscaling where nothing is rebalanced", "even"),
         *_improves("beside rebalancing", "autoscaling where rebalancing is on"),
     ),
-    note="the paper has no figure of autoscaling alone: it acts where rebalancing leaves a load too high. Rebalancing "
-    "redirects requests for a prefix as soon as loads are apart, which copies the prefix before its waits have doubled",
+    note="rebalancing redirects requests for a prefix as soon as loads are apart, and so copies it before its waits "
+    "have doubled. The paper has no figure of autoscaling alone",
     seconds=10,
 )
 def autoscaling(on: Platform, seed: int) -> Figures:
@@ -551,8 +543,8 @@ WINDOWS_S = (60, 180, 600)
     about="the window hardly matters",
     panel="text, window H",
     platform=TWO,
-    setting="Preble with H of 60, 180 and 600 s; questions about long documents at 0.8 requests/s for 2,100 s, of "
-    "which the first third is not counted; of 96 documents 12 are asked about at a time, so popularity moves on",
+    setting="H of 60, 180 and 600 s; questions about long documents at 0.8 requests/s for 2,100 s, the first third "
+    "not counted; of 96 documents 12 are asked about at a time, so popularity moves on",
     claims=tuple(
         Printed(
             f"{what} {window}", f"{what} latency, H = {window} s over H = 180 s", "no effect", 0.9, 1.1, neutral=None
@@ -560,8 +552,7 @@ WINDOWS_S = (60, 180, 600)
         for window in (60, 600)
         for what, _ in LATENCIES
     ),
-    note="the paper prints no size; the range is 10 %. Where popularity moves on a short window is worse here, and a "
-    "window of 600 s better than the default; runs shorter than the window, as all were before, cannot show it",
+    note="no size is printed, and 10 % is ours. Where popularity moves on a short window is worse",
     axes=("H in s", "latency in s"),
     seconds=20,
 )
@@ -598,8 +589,8 @@ def _appendix(on: Platform, seed: int, names: Iterable[str], system: PrebleSyste
     about="Preble against MemServe's longest prefix match",
     panel="Fig. 13",
     platform=TWO,
-    setting="as rows 29 and 29e at the highest rate; the longest cached prefix says where a request goes, whatever the "
-    "load; mean latency",
+    setting="as rows 29 and 29e at the highest rate; the longest cached prefix says where a request goes, whatever "
+    "the load",
     claims=tuple(more(name, f"{name}: longest match's mean latency over Preble's") for name in NAMED),
     seconds=20,
 )
@@ -626,13 +617,13 @@ class DynamicE2(E2):
     about="Preble against E2 by the cluster's load",
     panel="Fig. 16",
     platform=TWO,
-    setting="as row 29; the share of a prompt that is to be cached for it to be exploited falls from all to nothing as "
-    "workers are busier through H; mean latency, over all rates",
+    setting="as row 29, over all rates; the share of a prompt that is to be cached for it to be exploited falls from "
+    "all to nothing as workers are busier through H",
     claims=(
         number("loogle", "loogle: latency by load over Preble's", "3 % more", 1.03),
         number("toolbench", "toolbench: latency by load over Preble's", "5.43 % more", 1.0543),
     ),
-    note="the paper does not say how its variant selects.  Of loogle five seeds are too few for an effect of 3 %",
+    note="how the paper's variant selects is not printed; five seeds are too few for 3 % on loogle",
     seconds=40,
 )
 def by_load(on: Platform, seed: int) -> Figures:
@@ -674,8 +665,7 @@ def many_gpus(on: Platform, seed: int) -> Figures:
     about="Preble against an oracle's partition",
     panel="Fig. 17",
     platform=TWO,
-    setting="as rows 29 and 29c to 29f at the highest rate; prefixes are divided among the workers beforehand; mean "
-    "latency",
+    setting="as rows 29 and 29c to 29f at the highest rate; prefixes are divided among the workers beforehand",
     claims=(
         *(
             Printed(name, f"{name}: the oracle's mean latency over Preble's", PAR, 0.8, inf, neutral=None)
@@ -683,7 +673,7 @@ def many_gpus(on: Platform, seed: int) -> Figures:
         ),
         *(more(name, f"{name}: the same", "better") for name in ("programming", "video-qa")),
     ),
-    note="the paper's videos have more questions the longer they are; ours are asked about equally, which an oracle "
+    note="the paper's videos have more questions the longer they are; ours have equally many, which an oracle "
     "divides evenly",
     seconds=50,
 )

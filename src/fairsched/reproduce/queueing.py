@@ -166,7 +166,7 @@ def _orders() -> tuple[Printed, ...]:
     panel="M/M/64 at load 0.9",
     platform=_steppers(WORKERS),
     setting=f"{REQUESTS:,} Poisson arrivals, workers that serve one request at a time, exponential service; requests "
-    "at a worker, waiting or served, over time, in the mean and at the worker with most, after a third of the arrivals",
+    "at a worker, waiting or served, over time, after a third of the arrivals",
     claims=_orders(),
     seconds=40,
 )

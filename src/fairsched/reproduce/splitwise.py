@@ -318,12 +318,6 @@ def _used(jobs: Workload, design: Design, fleet: Fleet, model: str = "bloom-176b
     return trial(jobs, design.run, design.cluster(fleet, model), targets).worst
 
 
-_LENGTHS = "requests of known output with the lengths of Azure's {} on Poisson arrivals, 1,000 a seed"
-_SETTING = (
-    "{}; the highest rate, in steps of 5 %, at which all nine targets of Table VI against a quiet DGX-A100 are kept; "
-    f"{_LENGTHS}"
-)
-_SCALE = "16 DGX-H100 for the paper's 40, with rates in proportion; machines as the released simulator has them"
 RELEASED = Platform("bloom-176b-h100", workers=16, kv_capacity_tokens=machine("h100").kv_capacity_tokens)
 _CODE, _CHAT = 69, 82
 """Where searches begin: near the best rates of code and of conversations."""
@@ -333,15 +327,17 @@ _CODE, _CHAT = 69, 82
     id="15",
     about="the split that a search returns",
     panel="Figure 16, legends",
-    setting=_SETTING.format("splits of 16 DGX-H100 in steps of two machines, five in 40", "code and conversations"),
+    setting="splits of 16 DGX-H100 (the paper's 40, with rates in proportion) in steps of two machines; the highest "
+    "rate, in steps of 5 %, that keeps all nine targets of Table VI against a quiet DGX-A100; Azure's code and "
+    "conversations, Poisson arrivals, 1,000 requests of known output a seed; machines as in the released simulator",
     claims=(
         number("code", "share of prompt machines, code", "35 of 40", 35 / 40, neutral=None),
         number("chat", "share of prompt machines, conversations", "25 of 40", 25 / 40, neutral=None),
         above_zero("more", "share of code less that of conversations", "code needs more prompt machines"),
     ),
     platform=RELEASED,
-    note=f"{_SCALE}.  The highest rates of conversations hardly differ between splits, since machines lend themselves: "
-    "with 2,500 requests it is 14 prompt machines on seed 0 and 10 on seed 1",
+    note="the highest rates of conversations hardly differ between splits, since machines lend themselves: with "
+    "2,500 requests the best has 14 prompt machines on seed 0 and 10 on seed 1",
     seconds=12,
 )
 def splits(on: Platform, seed: int) -> Figures:
@@ -354,14 +350,13 @@ def splits(on: Platform, seed: int) -> Figures:
     id="15a",
     about="designs at equal power, code",
     panel="Figure 16a",
-    setting=_SETTING.format("designs with the power of 16 DGX-H100, each with its best split", "code"),
+    setting="as row 15, on code: designs with the power of 16 DGX-H100, each with its best split; baselines send a "
+    "request to the machine with the fewest pending tokens",
     claims=(
         *(more(f"{name}/H100", f"{name} over Baseline-H100", "better") for name in ("HH", "HHcap", "AA")),
         number("AA split", "share of prompt machines of AA", "55 of 70", 55 / 70, neutral=None),
     ),
     platform=RELEASED,
-    note=f"{_SCALE}.  Baselines send all of a request to the machine with the fewest pending tokens, as in the "
-    "released simulator",
     seconds=15,
 )
 def code_designs(on: Platform, seed: int) -> Figures:
@@ -376,8 +371,7 @@ def code_designs(on: Platform, seed: int) -> Figures:
     id="15c",
     about="machines for 70 requests a second",
     panel="Figure 12",
-    setting="DGX-H100 for 70 requests a second: the fewest, over 2 to 5 token machines, with which all nine targets "
-    f"are kept; 27 and 3 of them; {_LENGTHS.format('code')}",
+    setting="as row 15, on code at 70 a second: the fewest DGX-H100 over 2 to 5 token machines, and 27 and 3 of them",
     claims=(
         number("machines", "fewest DGX-H100", "27 and 3", 30, neutral=None),
         number("kept", "targets that 27 and 3 keep", "all nine", 9, neutral=None, decimals=0),
@@ -385,9 +379,8 @@ def code_designs(on: Platform, seed: int) -> Figures:
     ),
     platform=attrs.evolve(RELEASED, workers=30),
     note="27 and 3 miss targets between tokens at P90 and P99, by requests whose token machine lent itself to a "
-    "prompt.  On seed 0 they keep six; eight where the prompt that is computed is no queue, as in the released code; "
-    "and all nine with a threshold of 16,384 tokens.  With a square through the medians up to 4,096 tokens seed 0 "
-    "needs 35 machines for 33",
+    "prompt. On seed 0 they keep six; eight where the prompt that is computed is no queue, as in the released code; "
+    "all nine with a threshold of 16,384 tokens",
     seconds=8,
 )
 def machines(on: Platform, seed: int) -> Figures:
@@ -402,16 +395,16 @@ def machines(on: Platform, seed: int) -> Figures:
     id="15d",
     about="designs at equal power, conversations",
     panel="Figure 18a",
-    setting=_SETTING.format("designs with the power of 16 DGX-H100, each with its best split", "conversations"),
+    setting="as row 15a, on conversations",
     claims=(
         number("AA/A100", "AA over Baseline-A100", "2.15", 2.15),
         number("HA/H100", "HA over Baseline-H100", "1.18", 1.18),
         number("HA cost", "cost of HA over that of Baseline-H100", "10 % lower", 0.9),
     ),
     platform=RELEASED,
-    note=f"{_SCALE}.  The paper names Baseline-A100 before both figures; HA costs less only than Baseline-H100, so "
-    "that is taken for HA.  That designs gain more than printed is not explained; runs are short: on seed 0 HH has 63 "
-    "a second with 1,000 requests and 52 with 2,500",
+    note="that designs gain more than printed is not explained; with 2,500 requests HH has 52 a second on seed 0, "
+    "not 63. The paper names Baseline-A100 before both figures; HA costs less only than Baseline-H100, which is "
+    "taken for HA",
     seconds=25,
 )
 def chat_designs(on: Platform, seed: int) -> Figures:
@@ -431,15 +424,14 @@ EQUAL_COST = 34
     id="15e",
     about="AA at equal cost",
     panel="Figure 18b",
-    setting=_SETTING.format(f"{EQUAL_COST} DGX-A100 with their best split, 16 DGX-H100 unsplit", "conversations"),
+    setting=f"as row 15, on conversations: {EQUAL_COST} DGX-A100 with their best split (86 for 40 in the released "
+    "sweep), 16 DGX-H100 unsplit",
     claims=(
         number("AA/H100", "AA over Baseline-H100", "1.4", 1.4),
         number("power", "power of AA over that of Baseline-H100", "25 % more", 1.25),
         number("space", "machines of AA over those of Baseline-H100", "2", 2),
     ),
     platform=RELEASED,
-    note=f"{_SCALE}.  The released sweep has 86 DGX-A100 for 40 DGX-H100, which fits the printed power and space; by "
-    "Table V's 2.35 there would be 94",
     seconds=12,
 )
 def equal_cost(on: Platform, seed: int) -> Figures:
@@ -453,8 +445,7 @@ def equal_cost(on: Platform, seed: int) -> Figures:
     id="15f",
     about="power and cost at equal throughput",
     panel="Figure 19",
-    setting="70 requests a second: the fleets of each design with the least power, or the least cost, that keep all "
-    f"nine targets; {_LENGTHS.format('conversations')}",
+    setting="as row 15, on conversations at 70 a second: each design's fleets with the least power, or the least cost",
     claims=(
         number("HHcap power", "power of HHcap over that of Baseline-H100", "25 % lower", 0.75),
         number("HHcap machines", "machines of HHcap over those of Baseline-H100", "the same", 1, neutral=None),
@@ -480,13 +471,12 @@ def equal_throughput(on: Platform, seed: int) -> Figures:
     id="15g",
     about="conversations on fleets for code",
     panel="Figure 20a",
-    setting=_SETTING.format("conversations on each design's best split for code, and on its own", "both"),
+    setting="as row 15a: conversations on each design's best split for code, and on its own",
     claims=(
         *(number(name, f"throughput that {name} loses", "7 %", 0.07, neutral=0.0) for name in ("HA", "HHcap")),
         *(number(name, f"throughput that {name} loses", "none", 0, None, decimals=1) for name in ("AA", "HH")),
     ),
     platform=RELEASED,
-    note=_SCALE,
     seconds=50,
 )
 def robustness(on: Platform, seed: int) -> Figures:
@@ -503,17 +493,16 @@ def robustness(on: Platform, seed: int) -> Figures:
     id="15h",
     about="batch jobs: requests a second for a dollar",
     panel="section VI-E",
-    setting="fleets with the power of 16 DGX-H100 (10 prompt machines of 16, 20 of 28) under 100 requests a second: "
-    "those finished a second between a quarter and three quarters of all, over the dollars of as many GPUs for an "
-    f"hour; {_LENGTHS.format('conversations')}",
+    setting="as row 15, conversations at 100 a second on fleets with the power of 16 DGX-H100 (10 prompt machines of "
+    "16, 20 of 28): finished a second between a quarter and three quarters of all, over the dollars of as many GPUs "
+    "for an hour",
     claims=(
         *(number(name, f"{name}, for a dollar", "0.89", 0.89, neutral=None) for name in ("A100", "AA")),
         *(number(name, f"{name}, for a dollar", "0.75", 0.75, neutral=None) for name in ("H100", "HH")),
     ),
     platform=RELEASED,
-    note=f"{_SCALE}.  The paper does not say what its dollars are; the released notebooks have 4.76 and 2.21 for a "
-    "machine, which is what a GPU costs an hour.  1,000 requests do not press fleets for long: with 2,100 seed 0 has "
-    "1.22 for A100, 0.67 for AA and 0.89 for H100, and HH falls to 0.13, which is not explained",
+    note="the paper does not say what its dollars are; the released notebooks have 4.76 and 2.21 for a machine. With "
+    "2,100 requests seed 0 has 1.22 for A100, 0.67 for AA, 0.89 for H100, and 0.13 for HH, which is not explained",
     seconds=8,
 )
 def batch_jobs(on: Platform, seed: int) -> Figures:
@@ -536,11 +525,9 @@ def batch_jobs(on: Platform, seed: int) -> Figures:
     id="15i",
     about="Llama2-70B on fleets for BLOOM-176B",
     panel="Figure 20b",
-    setting=_SETTING.format(
-        "Llama2-70B on fleets with the power of 16 DGX-H100: the baselines' highest rates, and the designs of the "
-        "paper's splits for conversations (10 prompt machines of DGX-H100, 20 of 28 DGX-A100) a tenth above the better",
-        "conversations",
-    ),
+    setting="as row 15a, conversations (the text names no workload): Llama2-70B at the baselines' highest rates, and "
+    "on the paper's splits (10 prompt machines of 16 DGX-H100, 20 of 28 DGX-A100) a tenth above the better; no "
+    "grouped KV heads",
     claims=(
         more("llama/bloom", "Baseline-H100 with Llama2-70B over BLOOM-176B", "much higher"),
         number("designs", "designs of AA, HH, HA, HHcap that keep all nine targets there", "all", 4, None, decimals=0),
@@ -549,8 +536,7 @@ def batch_jobs(on: Platform, seed: int) -> Figures:
     platform=attrs.evolve(
         RELEASED, model="llama-2-70b-h100", kv_capacity_tokens=machine("h100", "llama-2-70b").kv_capacity_tokens
     ),
-    note=f"{_SCALE}, without grouped KV heads.  The text does not name the workload of the figure; which of the four "
-    "designs misses a target was not looked at",
+    note="which design misses a target was not looked at",
     seconds=15,
 )
 def llama(on: Platform, seed: int) -> Figures:
@@ -602,14 +588,14 @@ def _steps(jobs: Workload, design: Design, fleet: Fleet) -> list[tuple[int, int,
     id="15j",
     about="active tokens in a batch",
     panel="Figure 17a",
-    setting="16 DGX-H100 unsplit, and 10 prompt and 6 token machines, at 28 requests a second, the paper's 70 for 40: "
-    f"time by the tokens of a step; {_LENGTHS.format('conversations')}",
+    setting="as row 15, conversations at 28 a second (70 for 40 machines): 16 DGX-H100 unsplit, and 10 prompt and 6 "
+    "token machines; time by the tokens of a step",
     claims=(
         number("few", "share of busy time of Baseline-H100 with 15 tokens or fewer", "70 %", 0.7, neutral=None),
         Printed("busy", "share of time that prompt machines of HH are busy", "mostly idle", 0.0, 0.5, neutral=None),
     ),
     platform=RELEASED,
-    note=f"{_SCALE}.  That steps of few tokens take less of the time than printed is not explained",
+    note="that steps of few tokens take less of the time is not explained",
     seconds=2,
 )
 def active_tokens(on: Platform, seed: int) -> Figures:
@@ -630,8 +616,9 @@ LONG_TOKENS = 1_500
     id="16",
     about="what a transfer adds",
     panel="Figures 14 and 15",
-    setting="one request at a time on a prompt and a token DGX-H100, and on one machine for both: lengths of Azure's "
-    "code, 400 a seed; KV goes at 400 GB/s, prompts from 512 tokens on layer by layer, or all after the prefill",
+    setting="one request at a time on a prompt and a token DGX-H100, and on one for both; Azure's code, 400 a seed, "
+    "means; KV at 400 GB/s (Table V), prompts from 512 tokens on layer by layer, whose synchronisation takes the "
+    "printed 5 ms, or all after the prefill",
     claims=(
         Printed("serial E2E", "end to end, all after the prefill", "up to 3 %", 0.0, 0.03, neutral=0.0),
         number("layers E2E", "end to end, layer by layer", "0.8 %", 0.008, neutral=0.0),
@@ -640,8 +627,7 @@ LONG_TOKENS = 1_500
         Printed("ratio", "layer by layer over after the prefill, prompts beyond 1,500", "0.35 or less", 0.0, 0.35),
     ),
     platform=Platform("bloom-176b-h100", workers=2),
-    note="the synchronisation of layers takes the 5 ms that the paper measured; between DGX-H100 Table V has twice the "
-    "links of DGX-A100, whose 200 GB/s the released simulator takes for all.  Shares are means over the requests",
+    note="the released simulator has 200 GB/s for all machines, as between DGX-A100",
     seconds=4,
     quick=False,
 )

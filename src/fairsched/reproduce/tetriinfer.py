@@ -91,9 +91,9 @@ def _sorted(on: Platform, work: Workload, sort: str, batch: int) -> float:
     id="24",
     about="prompts sorted in batches",
     panel="figure 16, prefill scheduler",
-    setting=f"a prefill worker, {REQUESTS} requests that come at once with lengths as of ShareGPT, padded chunks of "
-    "512 tokens; mean wait until the first token, shortest first in batches of 16 against arrival order, and "
-    f"batches of 32, 64 and 128 against the next smaller; the control has all prompts at the mean length; {_HARDWARE}",
+    setting=f"a prefill worker, {REQUESTS} requests at once with lengths as of ShareGPT, padded chunks of 512 tokens; "
+    "wait until the first token, shortest first in batches of 16 against arrival order, and larger batches against "
+    f"the next smaller; the control has all prompts at the mean length; {_HARDWARE}",
     claims=(
         number(
             "wait at 16",
@@ -142,9 +142,9 @@ FIXED = FCFS(batching=EagerPrefill(max_batched_tokens=1_000_000, max_running=16)
     id="25",
     about="chunks against batches of a fixed size",
     panel="figure 16, chunked prefill",
-    setting=f"a prefill worker, {REQUESTS} requests that come at once with lengths as of ShareGPT, first come first "
-    "served; padded chunks of 512 tokens against batches of 16 prompts, each padded to the longest of its batch, of "
-    f"which no request is over before all are; mean time to the first token; the control pads no batch; {_HARDWARE}",
+    setting=f"a prefill worker, {REQUESTS} requests at once with lengths as of ShareGPT, in order of arrival; padded "
+    "chunks of 512 tokens against batches of 16 prompts, each padded to the longest, of which no request is over "
+    "before all are; mean time to the first token; the control pads no batch",
     claims=(
         number(
             "less",
@@ -208,15 +208,16 @@ PER_WORKER = 32
     id="27",
     about="which instance decodes",
     panel="figure 19, inter-decode scheduling",
-    setting="2, 4 and 8 decode workers and 32 requests for each that come at once, as of ShareGPT, prompts there with "
-    "their KV, outputs foreseen in buckets of 200 tokens with 74.9 % right, first come first served with outputs "
-    "reserved; time until the last request has ended, by power of two with the mix of heavy (more than 128) and light "
-    f"outputs, at random, and with all heavy ones at one worker; {_HARDWARE}",
+    setting="2, 4 and 8 decode workers and 32 requests for each at once, as of ShareGPT, prompts there with their "
+    "KV, outputs in buckets of 200 tokens with 74.9 % right and reserved, in order of arrival; time until the last "
+    "has ended: power of two by the mix of heavy (more than 128) and light outputs, random, and all heavy ones at "
+    "one worker",
     claims=tuple(
         Printed(f"{worse} over {better}, {count}", f"{worse} over {better}, {count} workers", "no less", 1.0, inf)
         for count in COUNTS
         for worse, better in (("random", "power of two"), ("imbalance", "random"))
     ),
+    note="not explained",
     axes=("decode workers", "s until all have ended"),
     seconds=3,
 )
@@ -250,11 +251,9 @@ STEADY = 2_048
     about="heavy and light outputs in one batch",
     panel="figure 5, interference of decodes",
     platform=attrs.evolve(ON_V100, kv_capacity_tokens=144_000),
-    setting="a decode worker that is full with a batch of 128, light prompts as of ShareGPT that are there with their "
-    f"KV, {STEADY:,} requests; half of the batch heavy (outputs of more than 512 tokens, as in the paper's motivation, "
-    "and as many tokens of them as of light ones) against all light (at most 128); tokens a second and time per token "
-    "while the batch is full; memory of two A100, so that 128 fit; the control's steps take the same whatever the "
-    f"context; {_HARDWARE}",
+    setting="a decode worker that is full with a batch of 128, light prompts as of ShareGPT there with their KV, "
+    f"{STEADY:,} requests; half of the batch heavy (outputs of more than 512 tokens) against all light (at most 128), "
+    "while it is full; memory of two A100; the control's steps take the same whatever the context",
     claims=(
         number(
             "throughput",
@@ -320,7 +319,7 @@ LIGHT_PROMPT, HEAVY_PROMPT, LIGHT_CONTEXT = 18, 512, 100
     about="prompts beside prompts, and beside decodes",
     panel="figures 3 and 4",
     setting=f"a step's time with light prompts of {LIGHT_PROMPT} tokens, heavy ones of {HEAVY_PROMPT} and light "
-    f"decodes at a context of {LIGHT_CONTEXT}, over that of the first alone; {_HARDWARE}",
+    f"decodes at a context of {LIGHT_CONTEXT}, over that of the first alone",
     claims=(
         number("7 light", "a light prompt beside 7 light ones", "2 times", 2),
         number("63 light", "a light prompt beside 63 light ones", "8 times", 8),
@@ -328,8 +327,8 @@ LIGHT_PROMPT, HEAVY_PROMPT, LIGHT_CONTEXT = 18, 512, 100
         number("heavy, 63 light", "a heavy prompt beside 63 light ones", "3 times", 3),
         number("decode", "a light decode beside a heavy prompt", "5 times", 5),
     ),
-    note="the text counts no heavy prompts of figure 3b and no light ones of 3c: 7 and 63 are those of 3a.  Figures 4c "
-    "and 4d, up to 2.5 times, name no number of decodes",
+    note="the text counts no heavy prompts of figure 3b and no light ones of 3c: 7 and 63 are 3a's. Figures 4c and "
+    "4d name no number of decodes",
     seeds=1,
     seconds=0.1,
     quick=True,
@@ -373,10 +372,9 @@ def _decode_latency(on: Platform, work: Workload, reserve: Reserve, predictor: P
     id="26",
     about="admission by predicted outputs",
     panel="figure 18, intra-decode scheduling",
-    setting=f"a decode worker, {MANY} requests that come at once as of ShareGPT, prompts there with their KV; mean "
-    "latency by reserve-static and reserve-dynamic as printed against greedy admission, with true lengths and with "
-    "buckets of 200 tokens of which 74.9 % are right and the lower end counts; a request that loses its memory is "
-    f"computed again; the control has memory for all; {_HARDWARE}",
+    setting=f"a decode worker, {MANY} requests at once as of ShareGPT, prompts there with their KV; mean latency "
+    "against greedy admission, with true lengths and with buckets of 200 tokens of which 74.9 % are right and the "
+    "lower end counts; a request that loses its memory is computed again; the control has memory for all",
     claims=(
         *(
             number(
@@ -401,11 +399,9 @@ def _decode_latency(on: Platform, work: Workload, reserve: Reserve, predictor: P
             for rule in ("dynamic", "static")
         ),
     ),
-    note="size differs. Greedy admission loses time to requests that are computed again, as the paper says, but its "
-    "rules still let many of them run short: reserve-dynamic looks at the first end only, and "
-    "reserve-static counts what others hold now (T2). A rule that counts what comes, `profile`, saves more (figure "
-    "`profile, true lengths`); one that reserves all peaks (`static, peaks`) keeps so much memory idle that it loses. "
-    "What runs short is computed again and not swapped; swapping 800 kB a token over PCIe takes about as long",
+    note="the printed rules still let many requests run short: reserve-dynamic looks at the first end only, "
+    "reserve-static at what others hold now. A rule that counts what comes (figure `profile, true lengths`) saves "
+    "more; one that reserves all peaks (`static, peaks`) keeps so much memory idle that it loses",
     seconds=18,
 )
 def reserved_decodes(on: Platform, seed: int) -> Figures:
@@ -469,26 +465,30 @@ _INTERFERES = "outputs interfere with prompts"
 
 
 _BUSY = (
-    ". Missed by resources: a worker is busy here while it has requests, and vLLM's is busy until its last batch of 16 "
-    "ends, so that the paper's extra use of heavy prompts does not show"
+    "a worker is busy here while it has requests, and vLLM's until its last batch of 16 ends, so the paper's extra use "
+    "of heavy prompts does not show"
+)
+_SETTING = (
+    f"{REQUESTS} requests of the class at once; TetriInfer with a prefill and a decode worker, buckets of 200 tokens "
+    "with 74.9 % right, a link of 200 Gbit/s; vLLM with one worker and a batch of at most 16 (section 5.2.1), whole "
+    "prompts first; time in which workers have requests; in the control no output is longer than a token"
+)
+_ARRIVALS = (
+    "no arrivals are printed; with a limit of 256 instead of 16 vLLM's prompts hardly wait for places (figures "
+    "`256: ...`). perf/$ is no claim: it does not follow from the printed latencies and resource use"
 )
 
 
 def _class_row(name: str, phases: str, figure: str, ttft: int | None, jct: int, resources: int | None) -> PanelRow:
     """Return the row of a class."""
-    extra = _BUSY if resources is not None and resources > 0 else ""
+    first, note = phases == "LPLD", _BUSY if resources is not None and resources > 0 else ""
     return row(
         id=name,
         about=f"{phases}: TetriInfer over vLLM",
         panel=f"{figure}, {phases}",
-        setting=f"{REQUESTS} requests of class {phases} that come at once; TetriInfer with a prefill and a decode "
-        "worker, buckets of 200 tokens with 74.9 % right, a link of 200 Gbit/s; vLLM with one worker and a batch of at "
-        "most 16 (section 5.2.1), whole prompts first; mean time to the first token, mean latency, and time in which "
-        f"workers have requests; in the control no output is longer than a token; {_HARDWARE}",
-        claims=_class_claims(ttft, jct, resources) + (_LIGHT_OVER_NVLINK if phases == "LPLD" else ()),
-        note="perf/$ is no claim: what the paper reports does not follow from its latencies and its resource use (T6). "
-        "The paper prints no arrivals; with a limit of 256 instead of its 16 vLLM's prompts hardly wait for places "
-        "(figures `256: ...`)" + extra,
+        setting=_SETTING if first else "as row 25a",
+        claims=_class_claims(ttft, jct, resources) + (_LIGHT_OVER_NVLINK if first else ()),
+        note=_ARRIVALS if first else note,
         seconds=2,
     )(partial(_class, phases))
 

@@ -33,9 +33,9 @@ BATCHES, PROMPTS = 200, 8
     about="prompts of a batch as one prompt",
     panel="section 4.3, attention of prompts",
     platform=OPT,
-    setting="200 batches of 8 prompts with the lengths of Azure's code completions; the attention of the batch over "
-    "that of one prompt of the square root of the sum of squares, which is between two whole numbers; and over that of "
-    "one prompt of as many tokens",
+    setting="200 batches of 8 prompts of Azure's code completions; the attention of the batch over that of one "
+    "prompt of the square root of the sum of squares (between two whole numbers), and over that of one of as many "
+    "tokens",
     claims=(
         number("rule", "attention by the rule", "it is that of the batch", 1.0, neutral=None, decimals=3),
         Printed("tokens", "attention of as many tokens", "not by tokens", 0.0, 0.999, neutral=None),
@@ -115,13 +115,11 @@ Capacities = Mapping[tuple[str, str], Mapping[int, float]]
     about="a configuration chosen on another trace, and cost by target",
     panel="Figures 1b and 5a",
     platform=Platform("llama-2-70b-h100-tp4"),
-    setting="Llama-2-70B on replicas of H100 or A100 by formula (TP2, TP4, and TP2 with two stages), as vLLM or as "
-    "Sarathi with chunks of 512 and of 2,048 tokens, each with batches of 32 and of 256; 150 requests with the lengths "
-    "of Azure's conversations and code and of arXiv's summaries, of at most 4,096 tokens in all; the highest rate a "
-    "dollar with the P99 of scheduling delay within 5 s, of first tokens P90 within 2 s, and of times between tokens "
-    "P99 within 200 ms, of rates 12 % apart; the best on one trace over the one chosen on another; the control has "
-    "other requests of the conversations; where the step between targets lies follows from the machines, so that it is "
-    "the largest of those 20 ms apart from 40 to 200 ms",
+    setting="Llama-2-70B on H100 or A100 by formula (TP2, TP4, and TP2 with two stages), as vLLM or as Sarathi with "
+    "chunks of 512 and 2,048 tokens, batches of 32 and 256; 150 requests of Azure's conversations and code and of "
+    "arXiv's summaries, at most 4,096 tokens; the highest rate a dollar, of rates 12 % apart, with P99 of scheduling "
+    "delay within 5 s, P90 of first tokens within 2 s, P99 between tokens within 200 ms; the control has other "
+    "conversations; the largest step of targets 20 ms apart, 40 to 200 ms",
     claims=(
         number(
             "wrong trace",
@@ -133,10 +131,9 @@ Capacities = Mapping[tuple[str, str], Mapping[int, float]]
         number("arXiv's on chat", "cost of arXiv's configuration on conversations", "2 times", 2.0),
         number("step", "cost under a target over that 20 ms looser, largest, conversations", "1.85, at 0.12 s", 1.85),
     ),
-    note="the paper has Chat-1M, Arxiv-4K and BWB-4K, of which only arXiv's lengths are published; ours are code in "
-    "place of books. Conversations lose less on arXiv's configuration than printed: both take H100 here (seed 0: TP4 "
-    "with chunks of 512, and TP2 PP2 with 2,048). Above 60 ms targets hardly matter, since these machines by "
-    "formula, of a vLLM of 2025, compute a chunk in less; only at 40 ms they do, by more than printed",
+    note="of the paper's traces only arXiv's lengths are published; code stands for books. Conversations lose less "
+    "on arXiv's configuration: both take H100 here (seed 0). Above 60 ms targets hardly matter, since these "
+    "machines, of a vLLM of 2025, compute a chunk in less",
     seconds=25,
     axes=("target for times between tokens, ms", "dollars for a million requests"),
 )
