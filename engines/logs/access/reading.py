@@ -284,7 +284,7 @@ class _Table:
         if same := int(again.sum()):
             notes += (f"Rows that say the same as another, which count like any: {same:,}.",)
         if self.others:
-            notes += (f"Lines that are no requests for tokens, and are left out: {self.others:,}.",)
+            notes += (f"Rows that are no requests for tokens, or were never sent, and are left out: {self.others:,}.",)
         if self._faults:
             notes += (f"Rows that could not be read and are left out: {self._faults:,}; the first: {self.fault}.",)
         attempt = _attempts(columns.pop("request"), again)

@@ -1,7 +1,8 @@
 """The files of a log (names, patterns for several, and `-` for standard input) and their rows as mappings.
 
-Rows are JSON lines or one JSON list, CSV of any separator, and lines that a pattern takes apart.  A row that is none is
-a `TraceError` in its place, so that such rows can be left out.  Blank lines are passed over.
+Rows are JSON objects (one a line, over several lines, in lists), CSV of any separator, and lines that a pattern takes
+apart.  A row that is none is a `TraceError` in its place, so that such rows can be left out.  Blank lines are passed
+over.
 """
 
 import csv
@@ -13,7 +14,6 @@ from contextlib import suppress
 from glob import glob
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
 
 import attrs
 import msgspec
@@ -50,8 +50,6 @@ def title(files: Sequence[Path]) -> Path:
     return Path(name if len(files) == 1 else f"{name} and {len(files) - 1} more")
 
 
-T = TypeVar("T")
-
 Row = tuple[int, dict[str, object] | TraceError | None]
 """A row with the number of its (last) line; None stands for one that is no request."""
 Rows = Iterator[Row]
@@ -61,6 +59,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _FIELD_CHARS_MAX = 1 << 30
 _LIST = re.compile(r"\[\s*\{")
 _NAME = re.compile(r"[^\W\d][^\"]{0,99}$|[@#$]\w")
+_document = json.JSONDecoder().raw_decode
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
@@ -103,9 +102,7 @@ def _plain(path: Path, text: Sequence[str]) -> LogKind:
     first = text[0].strip()
     if first.startswith('{"fairsched_log"'):
         raise TraceError(path, 1, None, "an access log", "an event log, which is read from a file of its own")
-    if first == "[" or _LIST.match(first):
-        return LogKind("JSON", json_list)
-    if first.startswith("{"):
+    if first.startswith("{") or _spread(text):
         return LogKind("JSON", json_rows)
     separator = separator_of(text)
     if separator is None:
@@ -119,28 +116,45 @@ def _plain(path: Path, text: Sequence[str]) -> LogKind:
 
 
 def json_rows(path: Path, lines: Lines) -> Rows:
-    """Yield a JSON object a line."""
+    """Yield JSON objects: one a line, or printed over several lines or in lists, whose text is held in memory and whose
+    rows are numbered from 1."""
+    head = list(islice(lines, 2))
+    lines = chain(head, lines)
+    if _spread([line for _, line in head if isinstance(line, str)]):
+        documents = whole(path, lines, "one JSON list, or a JSON object a line")
+        items = (item for found in documents for item in (found if isinstance(found, list) else [found]))
+        for number, item in enumerate(items, 1):
+            yield number, item if isinstance(item, dict) else TraceError(path, number, None, "a JSON object", str(item))
+        return
     for number, line in lines:
         yield number, line if isinstance(line, TraceError) else json_object(path, number, line)
 
 
-def json_list(path: Path, lines: Lines) -> Rows:
-    """Yield one JSON list of objects over the whole file; rows are numbered in it.  The text is held in memory."""
-    items = whole(path, lines, list[msgspec.Raw], "one JSON list, or a JSON object a line")
-    for number, item in enumerate(items, 1):
-        yield number, json_object(path, number, item)
+def _spread(text: Sequence[str]) -> bool:
+    """Return whether a list or an object begins on the first line, and ends on no line before the next begins."""
+    first, second = (line.strip() for line in (*text, "", "")[:2])
+    opened = first.startswith("{") and second != "" and not first.endswith("}") and not second.startswith("{")
+    return first == "[" or _LIST.match(first) is not None or opened
 
 
-def whole(path: Path, lines: Lines, kind: type[T], expected: str) -> T:
-    """Return what the JSON is that all lines are together.  Raises `TraceError`."""
+def whole(path: Path, lines: Lines, expected: str) -> list[object]:
+    """Return the JSON documents that all lines are together, one after the other.  Raises `TraceError`."""
     text = []
     for _, line in lines:
         if isinstance(line, TraceError):
             raise line
         text.append(line)
+    joined = "\n".join(text).strip()
     try:
-        return msgspec.json.decode("\n".join(text), type=kind)
+        return [msgspec.json.decode(joined)]
     except msgspec.DecodeError as error:
+        found, at = [], 0
+        with suppress(ValueError):
+            while at < len(joined):
+                document, end = _document(joined, at)
+                found.append(document)
+                at = len(joined) - len(joined[end:].lstrip())
+            return found
         raise TraceError(path, None, None, expected, str(error)) from None
 
 

@@ -1,4 +1,5 @@
-"""The CSV formats: Azure's LLM inference trace, the arena workload of the VTC paper's artifact, and BurstGPT.
+"""The CSV formats: Azure's LLM inference trace, BurstGPT, and those whose columns say it plainly: the arena workload of
+the VTC paper's artifact, and traces of Vidur and splitwise-sim.
 
 - Azure public dataset, LLM inference trace 2023 (CC-BY 4.0): wall-clock times and lengths, with neither clients nor
   prefixes.  A row without a generated token is refused: the published 2023 conversation trace holds none (its smallest
@@ -23,7 +24,6 @@ from fairsched.engines.workloads.readers import rows
 from fairsched.model.request import TOKENS_MAX, Prompt
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-ARENA_COLUMNS = ("req_id", "arrival_s", "client", "input_tokens", "output_tokens")
 SINCE_RELEASE_2 = ("Session ID", "Elapsed time")
 BURSTGPT_COLUMNS = (
     "Timestamp",
@@ -88,21 +88,6 @@ def _time_ns(path: Path, row: int, text: str, days: dict[str, int]) -> int:
     raise TraceError(path, row, "TIMESTAMP", "a UTC time as in 2023-11-16 18:15:46.680590", repr(text))
 
 
-def read_arena(path: Path) -> Iterator[rows.TraceRow]:
-    """Read the rows of an arena trace, with the ids of its `req_id`.  Raises `TraceError`."""
-    for row, (identity, arrival, client, prompt, output) in rows.csv_rows(path, ARENA_COLUMNS):
-        if not client.strip():
-            raise TraceError(path, row, "client", "a client's name", repr(client))
-        yield rows.TraceRow(
-            row=row,
-            id=rows.count(path, row, "req_id", identity, low=0, high=rows.ID_MAX),
-            arrival_ns=rows.seconds_ns(path, row, "arrival_s", arrival),
-            prompt=Prompt(tokens=rows.count(path, row, "input_tokens", prompt)),
-            output_tokens=rows.count(path, row, "output_tokens", output),
-            client=client,
-        )
-
-
 def read_burstgpt(path: Path) -> Iterator[rows.TraceRow]:
     """Read the rows of a BurstGPT trace; ids count rows from 0, failures included.  Raises `TraceError`."""
     first = _FirstRow(path, "Timestamp")
@@ -126,7 +111,62 @@ def read_burstgpt(path: Path) -> Iterator[rows.TraceRow]:
 
 
 AZURE = rows.TraceFormat("azure", "Azure LLM inference trace, CSV", AZURE_COLUMNS, read_azure, "TIMESTAMP", None)
-ARENA = rows.TraceFormat(
-    "arena", "VTC artifact's arena workload, CSV", ARENA_COLUMNS, read_arena, "arrival_s", "req_id"
-)
 BURSTGPT = rows.TraceFormat("burstgpt", "BurstGPT, CSV", BURSTGPT_COLUMNS, read_burstgpt, "Timestamp", None)
+
+
+# --- columns that say it plainly --------------------------------------------------------------------------------------
+
+
+def plain(name: str, summary: str, columns: str, **of: str) -> rows.TraceFormat:
+    """Return the format whose header is `columns`, of which `of` says the `arrival` in seconds, `prompt` and `output`,
+    and maybe `id` and `client`."""
+    header = tuple(columns.split(","))
+    at = {field: header.index(column) for field, column in of.items()}
+
+    def read(path: Path) -> Iterator[rows.TraceRow]:
+        for row, values in rows.csv_rows(path, header):
+            client = values[at["client"]] if "client" in at else None
+            if client is not None and not client.strip():
+                raise TraceError(path, row, of["client"], "a client's name", repr(client))
+            identity = row - 2
+            if "id" in at:
+                identity = rows.count(path, row, of["id"], values[at["id"]], low=0, high=rows.ID_MAX)
+            yield rows.TraceRow(
+                row=row,
+                id=identity,
+                arrival_ns=rows.seconds_ns(path, row, of["arrival"], values[at["arrival"]]),
+                prompt=Prompt(tokens=rows.count(path, row, of["prompt"], values[at["prompt"]])),
+                output_tokens=rows.count(path, row, of["output"], values[at["output"]]),
+                client=client,
+            )
+
+    return rows.TraceFormat(name, summary, header, read, of["arrival"], of.get("id"))
+
+
+ARENA = plain(
+    "arena",
+    "VTC artifact's arena workload, CSV",
+    "req_id,arrival_s,client,input_tokens,output_tokens",
+    id="req_id",
+    client="client",
+    arrival="arrival_s",
+    prompt="input_tokens",
+    output="output_tokens",
+)
+VIDUR = plain(
+    "vidur",
+    "Vidur's traces to replay, CSV",
+    "arrived_at,num_prefill_tokens,num_decode_tokens",
+    arrival="arrived_at",
+    prompt="num_prefill_tokens",
+    output="num_decode_tokens",
+)
+SPLITWISE = plain(
+    "splitwise",
+    "splitwise-sim's traces, CSV",
+    "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size",
+    id="request_id",
+    arrival="arrival_timestamp",
+    prompt="prompt_size",
+    output="token_size",
+)

@@ -16,13 +16,15 @@ import numpy.typing as npt
 
 from fairsched.engines.workloads.errors import TraceError, unknown
 from fairsched.engines.workloads.readers.agentx import AGENTX
-from fairsched.engines.workloads.readers.csv_formats import ARENA, AZURE, BURSTGPT
+from fairsched.engines.workloads.readers.csv_formats import ARENA, AZURE, BURSTGPT, SPLITWISE, VIDUR
 from fairsched.engines.workloads.readers.json_formats import BAILIAN, MOONCAKE
 from fairsched.engines.workloads.readers.rows import TraceFormat, lines
 from fairsched.engines.workloads.readers.sources import STDIN
 from fairsched.model.request import KEY_BYTES
 
-FORMATS: dict[str, TraceFormat] = {form.name: form for form in (AZURE, ARENA, BURSTGPT, MOONCAKE, BAILIAN, AGENTX)}
+FORMATS: dict[str, TraceFormat] = {
+    form.name: form for form in (AZURE, ARENA, BURSTGPT, VIDUR, SPLITWISE, MOONCAKE, BAILIAN, AGENTX)
+}
 """All formats by name; of two that fit a file equally well the earlier is taken."""
 
 NARROW_BYTES = 4

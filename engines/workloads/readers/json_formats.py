@@ -45,11 +45,11 @@ class MooncakeSlo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     latency_ms: Ms | None = None
 
 
-class MooncakeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class MooncakeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A line of a Mooncake file."""
 
-    timestamp: Ms
-    """When the request is sent, in ms; with `parent`, when its program started. It never falls."""
+    timestamp: Ms | None = None
+    """When the request is sent, in ms; with `parent`, when its program started. It never falls but between sessions."""
     input_length: Tokens
     """Length of the prompt."""
     output_length: Tokens
@@ -87,11 +87,24 @@ class MooncakeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """How many calls of its program have to follow, one after the other."""
     adapter: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     """The LoRA adapter that it runs with."""
+    session_id: str | int | None = None
+    """As `session`; sessions may stand one after the other, and begin at 0 without `timestamp`."""
+    delay: Ms | None = None
+    """How long after the row before of its `session_id` has finished it is sent; 0 if neither this nor `timestamp` is
+    there."""
 
 
 def read_mooncake(path: Path) -> Iterator[TraceRow]:
-    """Read the rows of a trace; a row without `id` has its line number less one.  Raises `TraceError`."""
+    """Read the rows of a trace; a row without `id` has its line number less one.  Raises `TraceError`.
+
+    Rows with a `session_id` come after all others, in order of time: their sessions may stand one after the other.
+    """
+    turns: dict[str | int, TraceRow] = {}
+    of_sessions: list[TraceRow] = []
     for row, line in read_objects(path, MooncakeRow):
+        before = None if line.session_id is None or line.parent is not None else turns.get(line.session_id)
+        if line.timestamp is None and line.session_id is None:
+            raise TraceError(path, row, "timestamp", "a key 'timestamp'", "none")
         if line.max_output_tokens is not None and line.max_output_tokens < line.output_length:
             expected = f"at least the output_length {line.output_length}"
             raise TraceError(path, row, "max_output_tokens", expected, line.max_output_tokens)
@@ -100,27 +113,38 @@ def read_mooncake(path: Path) -> Iterator[TraceRow]:
         parents = line.parent if isinstance(line.parent, list) else [] if line.parent is None else [line.parent]
         if line.think_ms and not parents:
             raise TraceError(path, row, "think_ms", "a parent after which to think", "no parent")
+        arrival_ns = number_ns(path, row, "timestamp", line.timestamp or 0)
+        think_ns = number_ns(path, row, "think_ms", line.think_ms)
+        if before is not None and (line.timestamp is None or line.delay is not None):
+            parents, arrival_ns = [before.id], before.arrival_ns
+            think_ns = number_ns(path, row, "delay", line.delay or 0)
         cancel_ms = line.cancel_after_ms
-        yield TraceRow(
+        found = TraceRow(
             row=row,
             id=row - 1 if line.id is None else line.id,
-            arrival_ns=number_ns(path, row, "timestamp", line.timestamp),
+            arrival_ns=arrival_ns,
             prompt=prompt_of(path, row, line.input_length, line.hash_ids, line.block_tokens),
             output_tokens=line.output_length,
             client=line.client,
             weight=line.weight,
-            session=line.session,
+            session=line.session if line.session is not None or line.session_id is None else f"{line.session_id}",
             priority=line.priority,
             downstream_levels=line.downstream_levels,
             adapter=line.adapter,
             slo=_slo(path, row, line.slo),
             parents=tuple(parents),
-            think_ns=number_ns(path, row, "think_ms", line.think_ms),
+            think_ns=think_ns,
             program=line.program,
             max_output_tokens=line.max_output_tokens,
             predicted_output_tokens=line.predicted_output_tokens,
             cancel_after_ns=None if cancel_ms is None else number_ns(path, row, "cancel_after_ms", cancel_ms),
         )
+        if line.session_id is None:
+            yield found
+        else:
+            turns[line.session_id] = found
+            of_sessions.append(found)
+    yield from sorted(of_sessions, key=lambda row: row.arrival_ns)
 
 
 def prompt_of(path: Path, row: int, tokens: int, hash_ids: list[int], block_tokens: int) -> Prompt:

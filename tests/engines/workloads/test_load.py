@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 from collections import Counter
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.workloads import ClientSpec, WorkloadError, generate, load_trace, save_workload
+from fairsched.engines.workloads.readers import recognise
 from fairsched.engines.workloads.readers.rows import number_ns, seconds_ns
 from fairsched.engines.workloads.sampling.programs import rate_ratio, scaled_ns
 from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
@@ -78,6 +80,60 @@ def test_mooncake_blocks_are_whole_blocks(tmp_path: Path) -> None:
     assert np.frombuffer(second.prompt.keys, "<i8").tolist() == [0, 3]
     assert (first.prompt.tokens, first.prompt.block_tokens) == (1030, 512)
     assert second.arrival_ns == 2_000_000
+
+
+SESSION = st.lists(st.tuples(st.none() | st.integers(0, 9), st.none() | st.integers(0, 9)), min_size=1, max_size=4)
+
+
+@given(sessions=st.lists(SESSION, min_size=1, max_size=4))
+def test_the_rows_of_a_session_follow_each_other(sessions: list[list[tuple[int | None, int | None]]]) -> None:
+    """A row with a delay, or without a time, is sent so long after the one before of its session; others keep their
+    time, in whatever order sessions stand."""
+    rows = [
+        {"session_id": place, "input_length": 5, "output_length": 1 + turn}
+        | {key: value for key, value in (("timestamp", time), ("delay", delay)) if value is not None}
+        for place, session in enumerate(sessions)
+        for turn, (time, delay) in enumerate(session)
+    ]
+    with TemporaryDirectory() as folder:
+        path = written(Path(folder), "".join(f"{json.dumps(row)}\n" for row in rows))
+        jobs = {job.request.id: job for job in load_trace(path).jobs}
+    assert len(jobs) == len(rows)
+    for place, row in enumerate(rows):
+        job = jobs[place]
+        first = place == 0 or rows[place - 1]["session_id"] != row["session_id"]
+        if not first and ("delay" in row or "timestamp" not in row):
+            assert (job.after, job.think_ns) == ((place - 1,), row.get("delay", 0) * 10**6)
+        else:
+            assert (job.after, job.request.arrival_ns) == ((), row.get("timestamp", 0) * 10**6)
+        assert job.request.session == str(row["session_id"])
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 9**9), st.integers(1, 10**5), st.integers(1, 10**5)), min_size=1, max_size=9)
+)
+def test_traces_of_other_simulators_say_what_arenas_do(rows: list[tuple[int, int, int]]) -> None:
+    """Vidur's and splitwise-sim's columns have other names and no clients."""
+    found = []
+    for form, header, row in (
+        ("arena", "req_id,arrival_s,client,input_tokens,output_tokens", "{id},{at},a,{prompt},{output}"),
+        ("vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", "{at},{prompt},{output}"),
+        (
+            "splitwise",
+            "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size",
+            "{id},2,0,{at},1,{prompt},{output}",
+        ),
+    ):
+        lines = [
+            row.format(id=place, at=at / 1000, prompt=prompt, output=output)
+            for place, (at, prompt, output) in enumerate(sorted(rows))
+        ]
+        with TemporaryDirectory() as folder:
+            path = written(Path(folder), "\n".join([header, *lines]))
+            assert recognise(path).name == form
+            jobs = load_trace(path, clients=None if form == "arena" else ClientSpec.parse("1")).jobs
+        found.append([(job.request.arrival_ns, job.request.prompt_tokens, job.output_tokens) for job in jobs])
+    assert found[0] == found[1] == found[2]
 
 
 def test_burstgpt_counts_its_failures_and_keeps_sessions_together(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fairsched.engines.logs.access.presets.benchmarks import AIPERF, GUIDELLM, INFERENCE_PERF, VLLM_BENCH
 from fairsched.engines.logs.access.presets.engines import SGLANG_METRICS, SGLANG_REQUESTS, VLLM_SERVER
-from fairsched.engines.logs.access.presets.preset import Preset, trace
+from fairsched.engines.logs.access.presets.preset import Preset, refused
 from fairsched.engines.logs.access.presets.proxies import ENVOY_JSON, ENVOY_TEXT, NGINX_JSON, NGINX_TEXT
 from fairsched.engines.logs.access.presets.telemetry import LITELLM, OTLP
 from fairsched.engines.logs.access.rows import LogKind
@@ -24,4 +24,4 @@ PRESETS: tuple[Preset, ...] = (
 
 def recognise(head: Sequence[str]) -> LogKind | None:
     """Return the kind of a log by its first lines; None for one that is not known."""
-    return next((preset.kind() for preset in PRESETS if preset.knows(head)), None) or trace(head)
+    return next((preset.kind() for preset in PRESETS if preset.knows(head)), None) or refused(head)

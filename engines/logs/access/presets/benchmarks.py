@@ -12,13 +12,17 @@ from fairsched.engines.workloads import TraceError
 # --- vLLM's bench -----------------------------------------------------------------------------------------------------
 
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
+_DETAILS = (
+    "a list each, as `vllm bench serve` of 2026 or later writes them with --save-detailed (SGLang's bench_serving has "
+    "no start times: read its server's log of requests)"
+)
 
 
 def _bench(path: Path, found: object) -> Iterator[preset.Dict]:
     lists = {name: preset.inside(found, name) for name in _LISTS}
     missing = [name for name, values in lists.items() if not isinstance(values, list)]
     if missing:
-        raise TraceError(path, None, ", ".join(missing), "a list each: run the benchmark with --save-detailed", "none")
+        raise TraceError(path, None, ", ".join(missing), _DETAILS, "none")
     errors = preset.inside(found, "errors")
     lengths = {len(values) for values in (*lists.values(), errors) if isinstance(values, list)}
     if len(lengths) > 1:
@@ -53,7 +57,7 @@ VLLM_BENCH = preset.Preset(
         model="model_id",
         status="status",
     ),
-    "one JSON object with the lists `input_lens` and `output_lens`",
+    "JSON objects with the lists `input_lens` and `output_lens`",
     "run `vllm bench serve` with --save-result --save-detailed",
     "vllm bench serve 0.32.0",
 )
@@ -80,7 +84,7 @@ def _aiperf(row: preset.Dict) -> Iterator[preset.Dict | None]:
 
 AIPERF = preset.Preset(
     "aiperf",
-    lambda head: {"metadata", "metrics"} <= preset.keys(head) and "request_start_ns" in head[0],
+    lambda head: {"metadata", "metrics"} <= preset.keys(head) and "request_start_ns" in "".join(head),
     preset.each_line(_aiperf),
     preset.columns(
         arrival=("metadata.request_start_ns", "ns"),
@@ -100,11 +104,14 @@ AIPERF = preset.Preset(
 # --- guidellm ---------------------------------------------------------------------------------------------------------
 
 
-def _guidellm(path: Path, found: object) -> Iterator[preset.Dict]:
+def _guidellm(path: Path, found: object) -> Iterator[preset.Dict | None]:
     for benchmark in preset.dicts(preset.inside(found, "benchmarks")):
         for group in ("successful", "incomplete", "errored"):
             for request in preset.dicts(preset.inside(benchmark, "requests", group)):
                 timings = preset.inside(request, "info", "timings")
+                if group != "successful" and preset.inside(timings, "request_start") is None:
+                    yield None  # it waited for its turn when the benchmark ended
+                    continue
                 yield {
                     "request_start": preset.inside(timings, "request_start"),
                     "first_token": preset.inside(timings, "first_output_token_iteration")
@@ -121,7 +128,7 @@ def _guidellm(path: Path, found: object) -> Iterator[preset.Dict]:
 
 GUIDELLM = preset.Preset(
     "guidellm",
-    lambda head: {"metadata", "benchmarks"} <= preset.keys(head) and "guidellm" in "".join(head),
+    lambda head: preset.has_keys("metadata", any_of=("benchmarks", "config"))(head) and "guidellm" in "".join(head),
     preset.whole_file(_guidellm),
     preset.columns(
         arrival=("request_start", "s"),

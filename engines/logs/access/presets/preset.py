@@ -5,6 +5,7 @@ And what is none: a trace of what was asked has no times of answers, and is refu
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +13,7 @@ import attrs
 import msgspec
 
 from fairsched.engines.logs.access.columns import Columns, LogColumn
-from fairsched.engines.logs.access.rows import Lines, LogKind, Rows, json_object, whole
+from fairsched.engines.logs.access.rows import Lines, LogKind, Rows, json_rows, whole
 from fairsched.engines.logs.access.values import Unit
 from fairsched.engines.workloads import FORMATS, TraceError
 
@@ -80,25 +81,25 @@ def has_keys(*wanted: str, any_of: Iterable[str] = ()) -> Callable[[Sequence[str
 
 
 def each_line(made: Callable[[Dict], Iterable[Dict | None]]) -> Callable[[Path, Lines], Rows]:
-    """Yield rows of JSON lines: what is made of each object; None stands for something that is no request."""
+    """Yield rows of JSON objects: what is made of each; None stands for something that is no request."""
 
     def rows(path: Path, lines: Lines) -> Rows:
-        for number, line in lines:
-            found = line if isinstance(line, TraceError) else json_object(path, number, line)
-            if isinstance(found, TraceError):
+        for number, found in json_rows(path, lines):
+            if isinstance(found, dict):
+                for row in made(found):
+                    yield number, row
+            else:
                 yield number, found
-                continue
-            for row in made(found):
-                yield number, row
 
     return rows
 
 
 def whole_file(made: Callable[[Path, object], Iterable[Dict | None]]) -> Callable[[Path, Lines], Rows]:
-    """Yield rows of one JSON document, which is held in memory; they are numbered from 1."""
+    """Yield rows of JSON documents, which are held in memory; they are numbered from 1."""
 
     def rows(path: Path, lines: Lines) -> Rows:
-        yield from enumerate(made(path, whole(path, lines, object, "one JSON document")), 1)
+        documents = whole(path, lines, "a JSON document, or several")
+        yield from enumerate((row for found in documents for row in made(path, found)), 1)
 
     return rows
 
@@ -119,7 +120,7 @@ def dicts(found: object) -> Iterator[Dict]:
             yield each
 
 
-# --- traces, which are no logs ----------------------------------------------------------------------------------------
+# --- what is no log ----------------------------------------------------------------------------------------
 
 _NEEDED = {
     "azure": {"TIMESTAMP", "ContextTokens", "GeneratedTokens"},
@@ -128,23 +129,46 @@ _NEEDED = {
     "mooncake": {"timestamp", "input_length", "output_length"},
     "bailian": {"chat_id", "input_length", "output_length"},
     "agentx": {"block_size", "requests"},
+    "vidur": {"arrived_at", "num_prefill_tokens", "num_decode_tokens"},
+    "splitwise": {"arrival_timestamp", "prompt_size", "token_size"},
 }
 """The columns that make a trace one, by its format; it has none that its format does not know."""
 _ANSWERS = {"Elapsed time"}
 """Columns that say when answers were complete."""
 
 
-def trace(head: Sequence[str]) -> LogKind | None:
-    """Return a kind that refuses its log, if it is a trace without answers; None if it is not."""
+_NO_REQUESTS = (
+    (
+        {"load_summary"},
+        "`per_request_lifecycle_metrics.json`, which inference-perf writes beside it if report.request_lifecycle."
+        "per_request is true",
+        "a summary of all requests",
+    ),
+    (
+        {"service_kind", "experiments"},
+        "tokens of each request, as aiperf, the successor of genai-perf, and the server's own log have them",
+        "an export of genai-perf, which has none",
+    ),
+)
+"""Keys of files that do not say what is needed of each request; what is expected instead, and what such a file is."""
+
+
+def refused(head: Sequence[str]) -> LogKind | None:
+    """Return a kind that refuses its log, if it is a trace without answers or tells no requests; None if it is not."""
     names = keys(head) or {name.strip().strip('"') for name in head[0].split(",")}
-    if names & _ANSWERS:
-        return None
-    for name, needed in _NEEDED.items():
+    for needed, expected, found in _NO_REQUESTS:
+        if needed <= names:
+            return LogKind(found, partial(_refuse, expected, found))
+    for name, needed in () if names & _ANSWERS else _NEEDED.items():
         if needed <= names <= set(FORMATS[name].fields):
-            return LogKind(f"{name} trace", _refuse)
+            return LogKind(f"{name} trace", _refuse_trace)
     return None
 
 
-def _refuse(path: Path, lines: Lines) -> NoReturn:
+def _refuse_trace(path: Path, lines: Lines) -> NoReturn:
     expected = f"times of answers (policies are compared on a trace with `fairsched compare {path}`)"
-    raise TraceError(path, None, None, expected, "a trace of what was asked, of which nothing has waited yet")
+    _refuse(expected, "a trace of what was asked, of which nothing has waited yet", path, lines)
+
+
+def _refuse(expected: str, found: str, path: Path, lines: Lines) -> NoReturn:
+    raise TraceError(path, None, None, expected, found)

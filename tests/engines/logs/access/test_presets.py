@@ -138,6 +138,8 @@ def test_a_caller_that_left_is_cancelled(name: str) -> None:
         '{"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": [0, 1]}\n',
         '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0, "input_length": 9, "output_length": 5, "turn": 1}\n',
         '{"id": "s", "models": [], "block_size": 64, "hash_id_scope": "local", "requests": []}\n',
+        "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,374,44\n",
+        "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n0,2,0,0.5,1,9,5\n",
     ],
 )
 def test_a_trace_without_answers_is_refused_with_what_can_be_done(tmp_path: Path, head: str) -> None:
@@ -147,6 +149,49 @@ def test_a_trace_without_answers_is_refused_with_what_can_be_done(tmp_path: Path
     with pytest.raises(TraceError, match=r"fairsched compare \S+trace") as raised:
         read_access_log(path)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", [name for name in READ if not name.endswith((".log", "vllm-server.jsonl"))])
+def test_a_sample_says_the_same_over_several_lines_and_in_several_documents(name: str, tmp_path: Path) -> None:
+    """As `jq` prints it; of results that were appended to others' there are as many requests more."""
+    text, path = (SAMPLES / name).read_text(), tmp_path / "log"
+    documents = [text] if name.endswith(".json") else text.splitlines()
+    path.write_text("\n".join(json.dumps(json.loads(document), indent=2) for document in documents))
+    assert columns(read_access_log(path)) == columns(read(name))
+    if name.endswith(".json"):
+        path.write_text(f"{text}\n{text}")
+        assert len(read_access_log(path).end_ns) == 2 * READ[name][1]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"load_summary": {"count": 5}, "successes": {}}, "per_request_lifecycle_metrics.json"),
+        ({"service_kind": "openai", "endpoint": "v1", "experiments": []}, "aiperf"),
+        ({"input_lens": [5], "output_lens": [5], "ttfts": [0.1], "itls": [[0.1]]}, "start_times: .*SGLang"),
+    ],
+)
+def test_results_that_do_not_tell_requests_are_refused_with_what_does(
+    found: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """However they are printed: a summary, an export without tokens, a benchmark without start times."""
+    for indent in (None, 2):
+        (tmp_path / "log").write_text(json.dumps(found, indent=indent))
+        with pytest.raises(TraceError, match=said):
+            read_access_log(tmp_path / "log")
+
+
+def test_requests_that_a_benchmark_never_sent_are_counted(tmp_path: Path) -> None:
+    """guidellm lists them among the incomplete ones, without a start."""
+    found = json.loads((SAMPLES / "loads/guidellm.json").read_text())
+    requests = found["benchmarks"][0]["requests"]
+    never = json.loads(json.dumps(requests["successful"][0]))
+    never["info"]["timings"] = dict.fromkeys(never["info"]["timings"])
+    requests["incomplete"].append(never)
+    (tmp_path / "log").write_text(json.dumps(found))
+    log = read_access_log(tmp_path / "log")
+    assert len(log.end_ns) == 12
+    assert any("never sent" in note and note.endswith(": 1.") for note in log.notes)
 
 
 def test_a_trace_with_answers_is_read(tmp_path: Path) -> None:

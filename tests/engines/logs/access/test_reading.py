@@ -50,6 +50,11 @@ def json_list(rows: Rows, seed: int) -> str:
     return json.dumps(rows, indent=2 if seed % 2 else None)
 
 
+def pretty(rows: Rows, seed: int) -> str:
+    """As JSON objects, each over several lines, as `jq` prints them."""
+    return "\n".join(json.dumps(row, indent=1 + seed % 4) for row in rows)
+
+
 def separated(separator: str) -> Callable[[Rows, int], str]:
     """As values below a header, with quotes where these are needed or everywhere."""
 
@@ -65,7 +70,9 @@ def separated(separator: str) -> Callable[[Rows, int], str]:
     return write
 
 
-FORMS = {"json": json_lines, "list": json_list} | {name: separated(name) for name in (",", ";", "\t", "|")}
+FORMS = {"json": json_lines, "list": json_list, "pretty": pretty} | {
+    name: separated(name) for name in (",", ";", "\t", "|")
+}
 ENCODINGS: dict[str, Callable[[str], bytes]] = {
     "plain": lambda text: text.encode(),
     "bom": lambda text: codecs.BOM_UTF8 + text.encode(),
@@ -112,7 +119,7 @@ def test_a_log_is_the_same_however_it_is_written(
         assert same(read_access_log(plain), read_access_log(f"{folder}/log.*"))
 
 
-@pytest.mark.parametrize("separator", sorted(FORMS.keys() - {"json", "list"}))
+@pytest.mark.parametrize("separator", sorted(FORMS.keys() - {"json", "list", "pretty"}))
 def test_a_separator_is_told_from_what_stands_in_values(tmp_path: Path, separator: str) -> None:
     """Other separators in values and in the header's names are no separators, not even where they are more."""
     path = tmp_path / "a.csv"
