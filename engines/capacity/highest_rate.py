@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.engines.analysis import EventTables, Outcomes, time
-from fairsched.engines.simulation import Cluster, RunSpec, Simulator
+from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import at_rate
 from fairsched.model.events import Admitted
 from fairsched.model.machine import LatencyModel
@@ -203,18 +203,7 @@ class Goodput:
 def outcomes_of(workload: Workload, run: RunSpec, cluster: Cluster, *, gaps: bool = False) -> Outcomes:
     """Simulate a workload as it is and return what became of each request, with times between tokens if asked."""
     events = EventTables()
-    Simulator(
-        workload,
-        run.policy,
-        run.router,
-        cluster.latency,
-        workers=cluster.specs,
-        changes=cluster.changes,
-        reports=cluster.reports,
-        link=cluster.link,
-        predictor=run.predictor,
-        on_events=events.add,
-    ).run()
+    run.simulator(workload, cluster, events.add).run()
     return Outcomes(workload, events.whole(), [spec.latency for spec in cluster.all_specs] if gaps else ())
 
 

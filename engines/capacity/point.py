@@ -13,7 +13,7 @@ import numpy as np
 
 from fairsched.engines.analysis import EventTables, Measures, Outcomes, Summary, occupied_ns, run_charging, summary
 from fairsched.engines.analysis.audit import without_service
-from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
+from fairsched.engines.simulation import Cluster, RunSpec, limits_of
 from fairsched.model.events import Admitted, Arrived
 from fairsched.model.request import Workload
 from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, busiest, charges, service_gap
@@ -89,16 +89,7 @@ def simulated(
     policy = run.policy
     assert isinstance(policy, ComposedPolicy)
     events = EventTables()
-    Simulator(
-        workload,
-        policy,
-        run.router,
-        cluster.latency,
-        workers=cluster.specs,
-        predictor=run.predictor,
-        on_events=events.add,
-        progress=progress,
-    ).run()
+    run.simulator(workload, cluster, events.add, progress).run()
     trace = events.whole()
     charging = run_charging(policy, workload.clients) or Charging()
     charged, waited = charges(trace, charging), backlogs(trace)

@@ -65,7 +65,7 @@ class Traffic:
         used: dict[int, list[int]] = defaultdict(list)
         for request, prompt, blocks in zip(requests, prompts, shared_blocks(prompts), strict=True):
             used[request.client].append(min(blocks, prompt.reusable_blocks) * prompt.block_tokens)
-        typical = sorted(_weighted_mean(tokens) for tokens in used.values())
+        typical = sorted(-(-sum(each * each for each in tokens) // max(sum(tokens), 1)) for tokens in used.values())
         return cls(
             requests=len(requests),
             clients=len(used),
@@ -79,11 +79,6 @@ class Traffic:
     def mostly_reused(self) -> bool:
         """Whether more than half of the prompt tokens can come from a cache."""
         return 2 * self.reused_tokens > self.prompt_tokens
-
-
-def _weighted_mean(tokens: list[int]) -> int:
-    """Return the mean prefix in which a re-used token lies, rounded up."""
-    return -(-sum(each * each for each in tokens) // max(sum(tokens), 1))
 
 
 @attrs.frozen

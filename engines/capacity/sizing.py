@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from fairsched.engines.analysis import Measures, Recorder
-from fairsched.engines.simulation import Cluster, RunSpec, Simulator
+from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.model.request import Workload
 
 Measure = Callable[[int], Measures]
@@ -38,18 +38,8 @@ def measured(
 
     def measure(workers: int) -> Measures:
         recorder = Recorder(workload)
-        Simulator(
-            workload,
-            run.policy,
-            run.router,
-            cluster.latency,
-            workers=workers,
-            kv_capacity_tokens=cluster.kv_capacity_tokens,
-            predictor=run.predictor,
-            link=cluster.link,
-            on_events=recorder.record,
-            progress=None if progress is None else partial(progress, workers),
-        ).run()
+        told = None if progress is None else partial(progress, workers)
+        run.simulator(workload, attrs.evolve(cluster, workers=workers), recorder.record, told).run()
         return recorder.result(policy=run.name, workers=workers).measures
 
     return measure

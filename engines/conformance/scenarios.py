@@ -260,10 +260,6 @@ def _came_at_once(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     return _verdict(heard >= HEARD_TOKENS, f"{heard} tokens", f"{HEARD_TOKENS} tokens", "while the server stands still")
 
 
-def _two_calls(rng: random.Random, _: ScenarioLimits) -> list[steps.Step]:
-    return [Send(_drawn(rng, count(1), "polite", 2))]
-
-
 def _said_usage(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
     if refused := record.refused(record.heard):
         return _refused("polite", refused, len(record.heard), "2 of 2 calls")
@@ -272,10 +268,6 @@ def _said_usage(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
         for call, heard in ((call, record.heard[number]) for number, call in record.script.calls.items())
     )
     return _verdict(right == len(record.heard), f"{right} of {len(record.heard)} calls", "2 of 2 calls")
-
-
-def _breaking(_: random.Random, __: ScenarioLimits) -> list[steps.Step]:
-    return [Send((ScriptedCall(1, "polite", 12, words=f"[breaks {BREAKS_AT}]"),))]
 
 
 def _said_error(record: Record, _: ScenarioLimits) -> ScenarioVerdict:
@@ -406,11 +398,16 @@ SCENARIOS = {
             _came_at_once,
             mocked=True,
         ),
-        Scenario("usage", "what the server says of usage reaches the caller", _two_calls, _said_usage),
+        Scenario(
+            "usage",
+            "what the server says of usage reaches the caller",
+            lambda rng, _: [Send(_drawn(rng, count(1), "polite", 2))],
+            _said_usage,
+        ),
         Scenario(
             "stream-errors",
             "a stream whose server is gone ends in an error event",
-            _breaking,
+            lambda _, __: [Send((ScriptedCall(1, "polite", 12, words=f"[breaks {BREAKS_AT}]"),))],
             _said_error,
             mocked=True,
         ),

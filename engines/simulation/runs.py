@@ -219,6 +219,28 @@ class RunSpec:
         placing = router_with(router_of(router), routing)
         return cls(chosen, name, given, placing, routing, predictor, rate_scale)
 
+    def simulator(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        on_events: Callable[[list[Event]], None],
+        progress: Callable[[int], None] | None = None,
+    ) -> Simulator:
+        """Return the simulator of this run of a workload on a cluster."""
+        return Simulator(
+            workload,
+            self.policy,
+            self.router,
+            cluster.latency,
+            workers=cluster.specs,
+            changes=cluster.changes,
+            reports=cluster.reports,
+            link=cluster.link,
+            predictor=self.predictor,
+            on_events=on_events,
+            progress=progress,
+        )
+
     @property
     def router_title(self) -> str:
         """The router in one word or two."""
@@ -327,19 +349,8 @@ def run_one(
         on_events(events)
         record()
 
-    simulator = Simulator(
-        workload,
-        run.policy,
-        run.router,
-        cluster.latency,
-        workers=cluster.specs,
-        changes=cluster.changes,
-        reports=cluster.reports,
-        link=cluster.link,
-        predictor=run.predictor,
-        on_events=on_events if sink is None else at_once,  # a sink wants every line, since the run may be cut off
-        progress=progress,
-    )
+    # A sink wants every line, since the run may be cut off.
+    simulator = run.simulator(workload, cluster, on_events if sink is None else at_once, progress)
     started, complete = time.perf_counter(), True
     try:
         simulator.run()

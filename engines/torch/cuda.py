@@ -138,7 +138,8 @@ class DecodeGraphs:
         self.scratch_page = scratch_page
         self.scratch_slot = scratch_page * cache.page_tokens
         self.columns = -(-context_tokens_max // cache.page_tokens)
-        self.sizes = _sizes(running_max)
+        # Powers of two below the largest batch, and the largest batch.
+        self.sizes = [*(1 << i for i in range((running_max - 1).bit_length())), running_max]
         self.ids = torch.zeros(running_max, dtype=torch.int64, device=self.device)
         self.positions = torch.zeros_like(self.ids)
         self.slots = torch.full_like(self.ids, self.scratch_slot)
@@ -177,8 +178,3 @@ class DecodeGraphs:
 
 def _padded(values: npt.NDArray[np.integer], size: int, padding: int) -> npt.NDArray[np.integer]:
     return np.concatenate((values, np.full(size - len(values), padding, dtype=values.dtype)))
-
-
-def _sizes(running_max: int) -> list[int]:
-    """Return powers of two below the largest batch, and the largest batch."""
-    return [*(1 << i for i in range((running_max - 1).bit_length())), running_max]

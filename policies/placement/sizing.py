@@ -50,20 +50,15 @@ class SizeFigures:
         return min(self.by_memory, self.by_target)
 
 
-def size_figures(size: Size, demand: Demand, tpot_ns: int, iteration_ns: Fraction | None = None) -> SizeFigures | None:
+def size_figures(size: Size, demand: Demand, tpot_ns: int) -> SizeFigures | None:
     """Return equations 5 and 6 for one size; None if it has no room for a request, or its iteration is too long for
-    one.
-
-    `iteration_ns` is what equation 5 says of a batch that fills the memory; by default what the size's own lines say of
-    it.
-    """
+    one."""
     p, n = size.performance, size.accelerators
     if size.kv_capacity < demand.kv or p.decode_ns(1, demand.context_tokens) > tpot_ns:
         return None
     batch = Fraction(size.kv_capacity, demand.kv)
     per_request = p.context_token_ns * demand.context_tokens + p.request_ns
-    if iteration_ns is None:
-        iteration_ns = batch * per_request + p.decode_constant_ns
+    iteration_ns = batch * per_request + p.decode_constant_ns
     within = Fraction(tpot_ns - p.decode_constant_ns, max(per_request, 1))
     second = 1_000_000_000
     return SizeFigures(n, batch * second / (n * iteration_ns), within * second / (n * tpot_ns))

@@ -144,10 +144,6 @@ class Cases:
             self.bounds[direction].append(((least, strict), v))
         return v
 
-    def contradict(self) -> bool:
-        """Return whether no values of the variables make all clauses true."""
-        return refuted(self.clauses, len(self.known), SPLITS_MAX)
-
 
 def refuted(clauses: list[tuple[int, ...]], variables: int, splits: int) -> bool:
     """Return whether unit propagation and at most so many case splits leave no way to make all clauses true."""

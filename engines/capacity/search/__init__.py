@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         Option,
         best_per_gpu,
         decode_only,
-        fewest_gpus,
         high_affinity,
         low_affinity,
         prefill_only,
@@ -36,7 +35,7 @@ else:
 
 __all__ = [
     "OBJECTIVES", "Candidate", "DriftDetector", "FleetPlan", "FleetPool", "Objective", "Option",
-    "Query", "Rated", "Search", "Space", "best_per_gpu", "decode_only", "fewest_gpus", "fleet_of", "high_affinity",
+    "Query", "Rated", "Search", "Space", "best_per_gpu", "decode_only", "fleet_of", "high_affinity",
     "likely_rate", "low_affinity", "prefill_only", "replan", "replan_sheet", "replicated", "search_fleets",
     "search_sheet"
 ]  # fmt: skip

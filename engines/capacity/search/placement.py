@@ -2,7 +2,7 @@
 
 Paper: "DistServe" (OSDI'24), section 4, Algorithms 1 and 2; the errors of print that are mended here have the numbers
 of the policy cards.  Both choose the configuration with the most goodput a GPU and buy as many of it as the rate needs.
-That does not buy the fewest GPUs, since the last one of a large configuration is hardly used: `fewest_gpus` does.
+That does not buy the fewest GPUs, since the last one of a large configuration is hardly used.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,33 +72,6 @@ def replicated(options: Sequence[Option], rate: float) -> Bought:
     return Bought(((best, max(ceil(rate / best.rate), 1)),))
 
 
-def fewest_gpus(options: Sequence[Option], rate: float) -> Bought:
-    """Buy the options, mixed if need be, that keep a rate with the fewest GPUs.
-
-    The most rate for each number of GPUs, one after the other, until it is enough; at most what `replicated` buys.
-    O(GPUs x options).
-    """
-    most = replicated(options, rate).gpus
-    serving = [option for option in options if option.rate > 0]
-    reached: list[tuple[float, Option | None]] = [(0.0, None)]
-    for gpus in range(1, most + 1):
-        # An unused GPU keeps what was reached with one fewer.
-        reached.append((reached[-1][0], None))
-        for option in serving:
-            if option.gpus <= gpus and reached[gpus - option.gpus][0] + option.rate > reached[gpus][0]:
-                reached[gpus] = (reached[gpus - option.gpus][0] + option.rate, option)
-        if reached[gpus][0] >= rate:
-            break
-    counts: dict[Option, int] = {}
-    left = len(reached) - 1
-    while left:
-        last = reached[left][1]
-        if last is not None:
-            counts[last] = counts.get(last, 0) + 1
-        left -= 1 if last is None else last.gpus
-    return Bought(tuple(counts.items()))
-
-
 @attrs.frozen
 class PhasePlan:
     """What a rate needs: workers for prompts and for outputs (of Algorithm 2: pairs of both), and what was weighed."""
@@ -128,22 +101,6 @@ def decode_only(latency: LatencyModel) -> LatencyModel:
     return attrs.evolve(latency, prefill_constant_ns=1, prefill_token_ns=0, prefill_attention_ps=0)
 
 
-def _alone(kind: LatencyModel, source: WorkerSpec) -> Cluster:
-    """Return a worker that decodes behind a source of prompts; KV is moved in no time."""
-    return Cluster(workers=(source, WorkerSpec(kind, role="decode")), link=KvLink(0))
-
-
-def _prefills(kind: LatencyModel) -> Cluster:
-    """Return a worker that computes prompts, before one that has nothing to do where outputs are one token."""
-    return _alone(kind, WorkerSpec(kind, role="prefill"))
-
-
-def _decodes(kind: LatencyModel) -> Cluster:
-    """Return a worker that decodes, behind one of any memory whose prompts take 1 ns: requests wait for the former with
-    their first token out."""
-    return _alone(kind, WorkerSpec(decode_only(kind), 1 << 30, role="prefill"))
-
-
 def high_affinity(
     workload: Workload,
     rate: float,
@@ -153,15 +110,14 @@ def high_affinity(
     decode_targets: Sequence[SloTarget],
     gpus_max: int,
     stages_max: int = 1,
-    buy: Callable[[Sequence[Option], float], Bought] = replicated,
     resolution: float = 0.025,
 ) -> PhasePlan:
     """Return the placement of Algorithm 1, for clusters whose links are fast enough between any two workers.
 
     `latencies` are workers of every degree of tensor parallelism, of which pipelines of up to `stages_max` stages are
     weighed with at most `gpus_max` GPUs.  Each phase is simulated alone on one worker.  A kind without memory for the
-    KV of the longest request is left out, where the printed algorithm weighs the weights alone (D6).  `buy` is the
-    printed rule, or `fewest_gpus`.  Raises `ValueError` where no kind keeps the targets.
+    KV of the longest request is left out, where the printed algorithm weighs the weights alone (D6).  Raises
+    `ValueError` where no kind keeps the targets.
     """
     longest = max(job.request.prompt.tokens + job.output_tokens for job in workload.jobs)
     kinds = [
@@ -176,18 +132,20 @@ def high_affinity(
         raise ValueError(f"the longest request holds {longest:,} tokens of KV, and a worker at most {most:,}")
 
     def weighed(
-        jobs: Workload, targets: Sequence[SloTarget], alone: Callable[[LatencyModel], Cluster]
+        jobs: Workload, targets: Sequence[SloTarget], source: Callable[[LatencyModel], WorkerSpec]
     ) -> tuple[Option, ...]:
         found, run = [], RunSpec.of("distserve", "distserve")
         for kind in fitting:
             start = likely_rate(FleetPlan((FleetPool(1, kind),)), jobs)
-            reached = goodput(jobs, run, alone(kind), targets, start=start, resolution=resolution)
+            pair = Cluster(workers=(source(kind), WorkerSpec(kind, role="decode")), link=KvLink(0))
+            reached = goodput(jobs, run, pair, targets, start=start, resolution=resolution)
             found.append(Option(kind.name, kind.gpus or 1, reached.rate or 0.0))
         return tuple(found)
 
-    prefills = weighed(prefill_only(workload), prefill_targets, _prefills)
-    decodes = weighed(workload, decode_targets, _decodes)
-    return PhasePlan(rate, buy(prefills, rate), buy(decodes, rate), (prefills, decodes))
+    # Where outputs are one token, the decode worker has nothing to do; behind prompts of 1 ns it is all there is.
+    prefills = weighed(prefill_only(workload), prefill_targets, lambda kind: WorkerSpec(kind, role="prefill"))
+    decodes = weighed(workload, decode_targets, lambda kind: WorkerSpec(decode_only(kind), 1 << 30, role="prefill"))
+    return PhasePlan(rate, replicated(prefills, rate), replicated(decodes, rate), (prefills, decodes))
 
 
 def low_affinity(
@@ -198,7 +156,6 @@ def low_affinity(
     longest: int,
     node_gpus: int,
     stages_max: int = 1,
-    buy: Callable[[Sequence[Option], float], Bought] = replicated,
 ) -> PhasePlan:
     """Return the placement of Algorithm 2, for clusters whose links are fast within a node only.
 
@@ -218,7 +175,7 @@ def low_affinity(
                 options.append(Option(fleet.text, fleet.gpus, joint(fleet).rate or 0.0))
     if not options:
         raise ValueError(f"no pair of workers fits into nodes of {node_gpus} GPUs with {longest:,} tokens of KV each")
-    bought = buy(options, rate)
+    bought = replicated(options, rate)
     return PhasePlan(rate, bought, bought, (tuple(options), tuple(options)))
 
 

@@ -57,11 +57,6 @@ class StateStore:
         self._file: FileIO | None = None
         self._path: Path | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether what happens is written."""
-        return self._file is not None
-
     def save(self, snapshot: Path, data: bytes, journal: Path, sha256: str) -> None:
         """Write a snapshot whole, and begin its journal.  Raises `OSError`; the last two then stay, and go on."""
         write_whole(snapshot, data)

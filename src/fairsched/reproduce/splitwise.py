@@ -21,7 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fairsched.engines.capacity import nine_slos, outcomes_of, trial
-from fairsched.engines.simulation import Cluster, RunSpec, Simulator
+from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import KvLink, WorkerSpec, at_rate, generate
 from fairsched.model.events import Decoded, Event, Prefilled
 from fairsched.model.machine import GPUS, AttentionFormula, HostTime, Kernels, LatencyModel, TimeTable
@@ -570,10 +570,8 @@ def _steps(jobs: Workload, design: Design, fleet: Fleet) -> list[tuple[int, int,
             elif isinstance(event, Decoded):
                 seen[event.worker, event.time_ns].update(steps=event.steps, output=sum(event.tokens))
 
-    cluster, run = design.cluster(fleet), design.run
-    Simulator(
-        jobs, run.policy, run.router, cluster.latency, workers=cluster.specs, link=cluster.link, on_events=note
-    ).run()
+    cluster = design.cluster(fleet)
+    design.run.simulator(jobs, cluster, note).run()
     found = []
     for (worker, _), step in seen.items():
         count = max(step["steps"], 1)

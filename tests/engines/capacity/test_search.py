@@ -1,6 +1,5 @@
 """The search for a fleet: its space, its journal, what is best, DistServe's placement, and when a fleet changes."""
 
-from itertools import combinations_with_replacement
 from math import ceil
 from pathlib import Path
 
@@ -210,33 +209,12 @@ def test_a_ray_cluster_finds_what_one_process_finds(by_night: None, ray_started:
 
 # --- DistServe's placement --------------------------------------------------------------------------------------------
 
-OPTIONS = st.lists(
-    st.builds(search.Option, name=st.sampled_from("abcd"), gpus=st.integers(1, 6), rate=st.integers(1, 60).map(float)),
-    min_size=1,
-    max_size=4,
-)
-
 
 def test_f_ds_1_the_most_goodput_a_gpu_does_not_need_the_fewest_gpus() -> None:
     """Algorithm 1 buys 8 GPUs where 1 is enough, and 16 where 9 are."""
     small, large = search.Option("small", 1, 9.9), search.Option("large", 8, 80.0)
     assert search.best_per_gpu([small, large]) is large
     assert [search.replicated([small, large], rate).gpus for rate in (5, 81)] == [8, 16]
-    assert [search.fewest_gpus([small, large], rate).gpus for rate in (5, 81)] == [1, 9]
-
-
-@given(OPTIONS, st.integers(1, 120))
-def test_fewest_gpus_is_the_fewest(options: list[search.Option], rate: int) -> None:
-    """What is bought keeps the rate, never takes more than the printed rule, and no other mix takes fewer GPUs."""
-    bought, printed = search.fewest_gpus(options, rate), search.replicated(options, rate)
-    assert bought.rate >= rate
-    assert printed.rate >= rate
-    assert bought.gpus <= printed.gpus
-    most = min(ceil(rate / min(option.rate for option in options)), 4)
-    for count in range(1, most + 1):
-        for mix in combinations_with_replacement(options, count):
-            if sum(option.rate for option in mix) >= rate:
-                assert sum(option.gpus for option in mix) >= bought.gpus
 
 
 def test_a_placement_of_nothing_is_refused() -> None:
