@@ -124,11 +124,9 @@ class Declared:
             raise v.KernelError(f"{v.line_of(error, kernel)}: {error}") from None
 
     def run(self, event: str, o: Algebra, w: v.World, **also: Any) -> dict[str, Any]:
-        """Return the vectors after the kernels of an event."""
         return {name: self.call(kernel, o, w, **also) for name, kernel in self.kernels[event].items()}
 
     def of(self, event: str) -> tuple[Kernel, ...]:
-        """Return the kernels of an event."""
         return tuple(self.kernels[event].values())
 
     def asks(self, name: str) -> bool:
@@ -143,7 +141,6 @@ class Declared:
         return {self.choosing.get(name, name): beside[name] for name in parameters(self.choose) if name in beside}
 
     def choice(self, o: Algebra, w: v.World) -> v.Term:
-        """Return the client that is chosen."""
         return self.call(self.choose, o, w, **{name: getattr(w, place) for name, place in self.choosing.items()})
 
 

@@ -58,7 +58,6 @@ class HeldSpan:
 
     @property
     def ns(self) -> int:
-        """Its length."""
         return self.end_ns - self.start_ns
 
 
@@ -107,12 +106,10 @@ class Explanation:
 
     @property
     def ttft_ns(self) -> int | None:
-        """Time to first token."""
         return None if self.first_token_ns is None else self.first_token_ns - self.arrived_ns
 
     @property
     def latency_ns(self) -> int:
-        """Time from arrival to the end."""
         return self.ended_ns - self.arrived_ns
 
     def totals(self, until_ns: int | None = None) -> dict[Held, int]:
@@ -294,7 +291,6 @@ class RequestPath:
     _since_ns: int = 0
 
     def saw(self, event: ev.Event) -> None:
-        """Take the next event of the request."""
         if begins_phase(event, self._phase):
             if self._phase is not None:
                 self.phases[self._phase] += event.time_ns - self._since_ns
@@ -398,7 +394,6 @@ class _Trail:
     way: RequestPath = attrs.field(factory=RequestPath)
 
     def saw(self, event: ev.Event) -> None:
-        """Take the next event of the log."""
         if request_of(event) == self.request_id:
             self.way.saw(event)
         if isinstance(event, ev.Arrived):

@@ -114,7 +114,6 @@ class Compared:
         return labels_of(self.runs)
 
     def named(self) -> list[tuple[str, Run]]:
-        """Return the runs with their labels."""
         return list(zip(self.labels(), self.runs, strict=True))
 
     def families(self) -> list[str]:

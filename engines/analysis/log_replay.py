@@ -64,7 +64,6 @@ class ReplayReport:
         return self.complete and self.difference is None
 
     def text(self) -> str:
-        """Return the report in a few plain lines."""
         run = self.header.run
         lines = [
             f"{self.path}: {run.policy} behind {run.router}, {run.workers} worker(s), workload {run.workload}",
@@ -92,7 +91,6 @@ class ReplayReport:
         return "equal: every event, the hash of the log, and the policy state of every worker"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain values."""
         return {
             "log": str(self.path),
             "equal": self.equal,

@@ -338,7 +338,6 @@ class Recorder:
         self._kv: dict[int, KvSamples] = {}
 
     def record(self, events: Iterable[Event]) -> None:
-        """Take the next events, in order."""
         self._events.add(events)
 
     def trace(self) -> service.Tables:

@@ -183,7 +183,6 @@ class EventTables:
         self._position = 0
 
     def add(self, events: Iterable[ev.Event]) -> None:
-        """Take the next events, in order."""
         self._pending.extend(events)
         if len(self._pending) >= _PIECE:
             self._flush()
@@ -196,7 +195,6 @@ class EventTables:
         self._pending = []
 
     def whole(self) -> Tables:
-        """Return all that was collected so far."""
         self._flush()
         return concatenate(self._pieces)
 
@@ -265,7 +263,6 @@ class Outcomes:
         self._totals = self._sums()
 
     def row(self, request_ids: Ints) -> Ints:
-        """Return where requests stand."""
         return self._order[np.searchsorted(self._ids, request_ids)]
 
     def times(self, kind: type[ev.Event], chosen: npt.NDArray[np.bool_] | None = None) -> Ints:
@@ -324,7 +321,6 @@ class Outcomes:
         }
 
     def _sums(self) -> dict[str, Ints]:
-        """Return totals by client."""
         rows = {
             "output": (self.trace[ev.Decoded]["client"], self.trace[ev.Decoded]["tokens"]),
             "service": (self.client_service["client"], self.client_service["amount"]),
@@ -458,7 +454,6 @@ class Outcomes:
         return int(met.sum()) / len(met) if len(met) else None
 
     def series(self, gap: Gap, kv: Mapping[int, Ints]) -> Series:
-        """Return what the plots show."""
         demand = np.zeros(self.n_clients, dtype=np.int64)
         np.add.at(demand, self.client, self.prompt * COMMON.input + self.output * COMMON.output)
         largest = np.argsort(-demand, kind="stable")[:CLIENTS_MAX].tolist()

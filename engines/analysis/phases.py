@@ -292,7 +292,6 @@ def _of_batches(
 
 
 def _counted(keys: Ints, among: Ints) -> Ints:
-    """Return how often each key occurs among others."""
     among = np.sort(among)
     return np.searchsorted(among, keys, side="right") - np.searchsorted(among, keys)
 

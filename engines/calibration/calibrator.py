@@ -104,7 +104,6 @@ class _Steps:
         self.mixed = self.prefills & (self.batch > 0)
 
     def piece(self, starts: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return which piece each step is of."""
         pieces: npt.NDArray[np.int64] = np.searchsorted(starts, np.maximum(self.batch, 1), side="right") - 1
         return pieces
 
@@ -241,7 +240,6 @@ class Measured:
 
     @property
     def ns(self) -> float:
-        """Its typical duration."""
         return median(sample.total_ns for sample in self.samples)
 
 
@@ -259,7 +257,6 @@ class Residual:
     steps_mape: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the residual as plain values."""
         shape = self.worst_shape
         return attrs.asdict(self) | {"worst_shape": None if shape is None else shape._asdict()}
 

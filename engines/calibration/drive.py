@@ -115,7 +115,6 @@ class Driver:
         self.left_ns: dict[int, int] = {}
 
     def run(self) -> None:
-        """Serve the whole workload."""
         agenda, clock, step = self._agenda, self._clock, self._meter.step
         while True:
             now = clock.now_ns()

@@ -28,13 +28,11 @@ class StepShape(NamedTuple):
 
     @property
     def kind(self) -> StepKind:
-        """Which of the three kinds."""
         if not self.chunks:
             return "decode"
         return "mixed" if self.batch else "prefill"
 
     def ns(self, latency: LatencyModel) -> int:
-        """Return how long the model says that it takes."""
         return latency.step_ns(self.chunks, self.batch, self.context_tokens)
 
 

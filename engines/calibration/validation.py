@@ -46,7 +46,6 @@ class RunFigures:
     slo_attainment: float | None
 
     def of(self, key: str) -> float | None:
-        """Return a latency, or the `makespan_us`."""
         return self.makespan_us if key == "makespan_us" else self.latencies[key]
 
 

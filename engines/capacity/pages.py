@@ -148,7 +148,6 @@ def _proof(point: TunedPoint) -> str:
 
 
 def _lines(tuning: Tuning) -> list[str]:
-    """Return the answer in sentences."""
     target = time(tuning.max_wait_us)
     chosen = tuning.chosen
     head = f"{tuning.workload}, {tuning.requests:,} requests, {tuning.policy}: "
@@ -193,7 +192,6 @@ _COLUMNS: dict[Column, Callable[[Tuning, TunedPoint], str]] = {
 
 
 def _marks(tuning: Tuning, point: TunedPoint) -> list[str]:
-    """Return what a row says of its point."""
     marks = ["chosen"] if point == tuning.chosen else []
     if point.keeps(tuning.max_wait_us):
         marks.append("proved" if point.bound_us is not None and point.bound_us <= tuning.max_wait_us else "kept")
@@ -201,7 +199,6 @@ def _marks(tuning: Tuning, point: TunedPoint) -> list[str]:
 
 
 def _scope(tuning: Tuning) -> list[str]:
-    """Return what the figures are about."""
     whose = (
         "Wait: of a client with requests waiting, until it is admitted (again); p99, of the client that fares worst."
         if tuning.wait_of == "clients"

@@ -71,7 +71,6 @@ class PointRun:
     rate: float | None
 
     def point(self, quantum: int, cap: int | None, progress: Callable[[int], None] | None = None) -> TunedPoint:
-        """Simulate one."""
         chosen = {**self.params, "quantum": quantum, "in_flight_cap_tokens": "none" if cap is None else cap}
         run = RunSpec.of(self.policy, self.router, params=chosen, router_params=self.router_params)
         return simulated(self.workload, run, self.cluster, self.wait_of, self.rate, progress)

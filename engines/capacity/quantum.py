@@ -96,13 +96,11 @@ class Quanta:
 
     @property
     def params(self) -> dict[str, object]:
-        """The parameters of the local policy."""
         cap: dict[str, object] = {"in_flight_cap_tokens": self.in_flight_cap_tokens}
         return {"quantum": self.quantum, **(cap if self.in_flight_cap_tokens is not None else {})}
 
     @property
     def router_params(self) -> dict[str, object]:
-        """The parameters of D2LPM."""
         return {"quantum": self.router_quantum, "match_percent_min": self.match_percent_min}
 
     def reasons(self, traffic: Traffic, kv_capacity_tokens: int) -> tuple[str, ...]:

@@ -54,12 +54,10 @@ class Tuning:
 
     @property
     def chosen(self) -> TunedPoint | None:
-        """The point to use; None where none keeps the target."""
         return self.proved if self.require == "proved" else self.measured
 
     @property
     def best_throughput(self) -> float:
-        """The most that any point had."""
         return max((point.throughput for point in self.points), default=0.0)
 
     def lost(self, point: TunedPoint) -> float:
@@ -68,12 +66,10 @@ class Tuning:
 
     @property
     def nearest(self) -> TunedPoint:
-        """The point with the shortest measured wait."""
         return min(self.points, key=lambda point: (point.wait_us.p99 or 0.0, -point.throughput))
 
     @property
     def nearest_proved(self) -> TunedPoint | None:
-        """The point with the shortest proved wait, if any is proved."""
         return min((p for p in self.points if p.bound_us is not None), key=lambda p: p.bound_us or 0.0, default=None)
 
     def to_dict(self) -> dict[str, Any]:

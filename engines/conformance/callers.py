@@ -30,7 +30,6 @@ class Credentials:
     way: ClassVar[steps.Way]
 
     def headers(self, call: steps.ScriptedCall) -> dict[str, str]:
-        """Return the headers of a call that show it."""
         raise NotImplementedError
 
     def context(self, _: steps.ScriptedCall) -> ssl.SSLContext | bool:
@@ -46,7 +45,6 @@ class Keys(Credentials):
     way: ClassVar[steps.Way] = "key"
 
     def headers(self, call: steps.ScriptedCall) -> dict[str, str]:
-        """Return the header that shows a call's key."""
         key = self.keys[call.client]
         if call.flaw == steps.UNKNOWN:
             key = f"sk-unknown-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
@@ -61,7 +59,6 @@ class Header(Credentials):
     way: ClassVar[steps.Way] = "header"
 
     def headers(self, call: steps.ScriptedCall) -> dict[str, str]:
-        """Return that header."""
         return {self.name: call.client}
 
 
@@ -288,7 +285,6 @@ class _Answer(msgspec.Struct):
 
 
 def _decoded(data: bytes) -> _Answer:
-    """Return what a document says; nothing if it is none."""
     try:
         return msgspec.json.decode(data, type=_Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError):

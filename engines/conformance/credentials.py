@@ -178,7 +178,6 @@ class Certificates(Credentials):
         self._contexts[which] = context
 
     def headers(self, _: ScriptedCall) -> dict[str, str]:
-        """Return no headers: a certificate is shown by the connection."""
         return {}
 
     def context(self, call: ScriptedCall) -> ssl.SSLContext | bool:

@@ -90,13 +90,11 @@ class MockEngine:
         self.released.set()
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence."""
         self.waiting.append(sequence)
         self.work.set()
 
     @property
     def live(self) -> int:
-        """Sequences that are there and were not left."""
         return sum(not each.gone for each in (*self.running, *self.waiting))
 
     async def run(self) -> None:
@@ -148,7 +146,6 @@ class MockServer:
         self.refused = 0
 
     def app(self) -> web.Application:
-        """Return the application."""
         app = web.Application(client_max_size=1 << 28)
         for path in ("/v1/chat/completions", "/v1/completions"):
             app.router.add_post(path, self.answer)
@@ -168,7 +165,6 @@ class MockServer:
         return app
 
     async def behave(self, request: web.Request) -> web.Response:
-        """Change the behaviour."""
         document = await request.json()
         self.fails = document.get("fails")
         self.engine.hangs = self.fails == "hangs"
@@ -176,14 +172,12 @@ class MockServer:
         return web.Response()
 
     async def told(self, _: web.Request) -> web.Response:
-        """Say what was spent."""
         spent = {name: attrs.asdict(each) for name, each in self.ledger.items()}
         running = sum(not each.gone for each in self.engine.running)
         waiting = sum(not each.gone for each in self.engine.waiting)
         return web.json_response({"spent": spent, "refused": self.refused, "running": running, "waiting": waiting})
 
     async def health(self, _: web.Request) -> web.Response:
-        """Say that it is there."""
         await self._hung()
         return web.Response(status=500 if self.fails else 200)
 
@@ -192,11 +186,9 @@ class MockServer:
             await asyncio.Event().wait()
 
     async def models(self, _: web.Request) -> web.Response:
-        """List the one model."""
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a call."""
         body = await request.json()
         await self._hung()
         key = request.headers.get("authorization", "").partition(" ")[2]

@@ -87,7 +87,6 @@ class Scenario:
         return "" if setting.way in self.ways else f"clients are known by {_KNOWN_BY[setting.way]}"
 
     def script(self, seed: int, limits: ScenarioLimits) -> steps.CallScript:
-        """Return its calls, drawn by a seed."""
         return steps.CallScript(self.name, seed, tuple(self.sends(random.Random(f"{self.name} {seed}"), limits)))
 
 

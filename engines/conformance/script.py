@@ -101,7 +101,6 @@ class CallScript(msgspec.Struct, frozen=True):
 
     @property
     def calls(self) -> dict[int, ScriptedCall]:
-        """All calls, by number."""
         return {call.number: call for step in self.steps if isinstance(step, Send) for call in step.calls}
 
 
@@ -142,7 +141,6 @@ class Record:
     """Tokens that a caller had heard while the servers stood still, by call."""
 
     def of(self, client: str) -> list[int]:
-        """Return the numbers of a client's calls."""
         return [number for number, call in self.script.calls.items() if call.client == client]
 
     def refused(self, calls: Iterable[int]) -> list[HeardAnswer]:

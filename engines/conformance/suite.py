@@ -63,7 +63,6 @@ class CheckedScenario:
     record: steps.Record | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the entry in a document."""
         verdict = {key: value for key, value in msgspec.to_builtins(self.verdict).items() if value}
         return {"name": self.scenario.name, "claim": self.scenario.claim} | verdict
 
@@ -131,7 +130,6 @@ class Suite:
         return list(found.values())
 
     async def play(self, script: steps.CallScript) -> CheckedScenario:
-        """Send the calls of a script, and judge."""
         scenario = SCENARIOS[script.scenario]
         if why := scenario.lacks(self.setting):
             return CheckedScenario(scenario, steps.ScenarioVerdict("not applicable", reason=why))

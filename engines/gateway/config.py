@@ -333,7 +333,6 @@ class QuotasConfig(settings.Settings, frozen=True):
         return self.template_tokens + 2
 
     def named(self) -> Iterator[tuple[QuotaKind, str, QuotaConfig]]:
-        """Yield each quota."""
         tables: tuple[tuple[QuotaKind, Mapping[str, QuotaConfig]], ...]
         tables = (("client", self.client), ("user", self.user), ("organisation", self.organisation))
         for kind, table in tables:

@@ -177,7 +177,6 @@ class Gateway:
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The connections to servers."""
         assert self._http is not None, "the gateway was not started"
         return self._http
 
@@ -203,7 +202,6 @@ class _Reply:
             self._timer = asyncio.get_running_loop().call_later(limits.heartbeat_seconds, self._beat)
 
     def stop(self) -> None:
-        """Send no comments any more."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

@@ -56,7 +56,6 @@ class ApiServer:
         self._names = serving.ClientRegistry(access.weights, unknown_max=CLIENTS_MAX)
 
     def application(self, *, metrics: bool = False) -> web.Application:
-        """Return the application."""
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._errors])
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completion)
@@ -315,7 +314,6 @@ class _Output:
         return [*before, last + self._text.rest()]
 
     async def read(self) -> None:
-        """Read all of it into the choice."""
         texts = []
         while self.choice.finish_reason is None:
             texts += await self.several()

@@ -86,7 +86,6 @@ class CompletionCall:
 
     @property
     def choices(self) -> int:
-        """How many outputs there are."""
         return len(self.prompts) * self.n
 
     def sampling(self, choice: int, seed: int) -> Sampling:

@@ -41,7 +41,6 @@ class Answer:
 
     @property
     def ended(self) -> bool:
-        """Whether there will be no more tokens."""
         return self.outcome is not None
 
     def call(self, token: int | None) -> None:

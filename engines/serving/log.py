@@ -63,15 +63,12 @@ class EventBus:
         self.listeners = list(listeners)
 
     def client(self, client: Client) -> None:
-        """Define a new client."""
         self._write(lambda log: log.define_client(client))
 
     def request(self, job: Job) -> None:
-        """Define a request that events will name."""
         self._write(lambda log: log.define_request(job))
 
     def tell(self, events: list[Event]) -> None:
-        """Report the events of a transition."""
         self._write(lambda log: log.record(events))
         for listener in self.listeners:
             try:
@@ -144,7 +141,6 @@ class ServingLog(EventLog):
         return sha256
 
     def close(self) -> None:
-        """Close the file."""
         self._writer.close()
 
     def __enter__(self) -> "ServingLog":

@@ -268,7 +268,6 @@ class Engine:
         self._put(self.clients.changed(client, weight, groups))
 
     def _put(self, client: Client) -> None:
-        """Take over a client that is new or changed."""
         if self.certified is not None:
             self.certified.check_weight(client)
         is_new = client.name not in self.clients
@@ -282,12 +281,10 @@ class Engine:
 
     @property
     def policy(self) -> AnyLocalPolicy:
-        """The policy that decides."""
         return self.guard.policy
 
     @property
     def policy_state(self) -> Any:
-        """The policy's state, up to date."""
         return self.guard.policy_state
 
     def replace_policy(
@@ -462,12 +459,10 @@ class Engine:
 
     @property
     def moves_kv(self) -> bool:
-        """Whether the executor gives and takes the KV of requests."""
         return self.runner.moves_kv
 
     @property
     def executor_failures(self) -> int:
-        """How often an executor failed."""
         return self.runner.failures
 
     def _lose(self) -> None:

@@ -42,7 +42,6 @@ class Runner:
 
     @property
     def moves_kv(self) -> bool:
-        """Whether the executor gives and takes the KV of requests."""
         return isinstance(self._executor, MovesKV)
 
     def submit(
@@ -64,7 +63,6 @@ class Runner:
         return self._call(lambda executor: _moving(executor).export_kv(request_id))
 
     def follow(self, events: list[Event]) -> None:
-        """Follow what happened."""
         self._call(lambda executor: executor.follow(events))
 
     def execute(self, plan: StepPlan, state: WorkerState) -> dict[int, int] | None:

@@ -124,7 +124,6 @@ class ServiceStatus:
         self._lock = threading.Lock()
 
     def record(self, events: list[Event]) -> None:
-        """Count the events of a transition."""
         with self._lock:
             for event in events:
                 match event:
@@ -146,7 +145,6 @@ class ServiceStatus:
 
     @property
     def tokens(self) -> Counter[tuple[int, str]]:
-        """Tokens so far by client and phase."""
         with self._lock:
             return self._tokens.copy()
 

@@ -177,11 +177,9 @@ class ServingThread(Generic[S]):
 
     @property
     def stopped(self) -> bool:
-        """Whether the thread has ended."""
         return self._stopped
 
     def configure_client(self, client: str, weight: int) -> None:
-        """Set a client's weight."""
         self.call(lambda engine: engine.configure_client(client, weight))
 
     def later(self, call: Callable[[S], T]) -> "Future[T]":

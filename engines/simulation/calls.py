@@ -31,7 +31,6 @@ class CallGraph:
 
     @property
     def all_over(self) -> bool:
-        """Whether every request has ended."""
         return len(self.over) == len(self.jobs)
 
     def roots(self) -> Iterable[Job]:

@@ -91,7 +91,6 @@ class ControlPlane:
     # --- what the policy learns -------------------------------------------------------------------------------------
 
     def happened(self, events: list[Event]) -> None:
-        """Tell the policy what happened, at once or as part of a report."""
         if self.reports is None or events[0].worker == NOWHERE:
             if self._tell(events):
                 self._ask()
@@ -122,7 +121,6 @@ class ControlPlane:
         self._mails += 1
 
     def receive(self, mail: int) -> None:
-        """Take a report that has arrived."""
         report = self._mail.pop(mail)
         if report.load is None:
             self._loads.pop(report.worker, None)
@@ -212,7 +210,6 @@ class ControlPlane:
         return loads
 
     def route(self, request: Request, view: ClusterView) -> Dispatch:
-        """Return where a request goes."""
         assert isinstance(self.policy, Router)
         dispatch: Dispatch
         dispatch, self.state = self.policy.route(self.state, request, view)
@@ -227,6 +224,5 @@ class ControlPlane:
         return self._free_ns + policy.round_trip_ns - policy.round_trip_ns // 2
 
     def decide(self, view: ClusterView) -> ClusterPlan:
-        """Return which requests are dispatched and which migrate."""
         plan, self.state = self.policy.decide(self.state, view)
         return plan

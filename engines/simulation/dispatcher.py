@@ -90,7 +90,6 @@ class Dispatcher:
             self._loop.at(request.arrival_ns, REQUEST_COMES, request.id, _ROOT)
 
     def request_comes(self, request_id: int, root: int) -> None:
-        """Place a request whose time has come."""
         if root:
             self.schedule_next()
         job = self._calls.jobs[request_id]
@@ -146,7 +145,6 @@ class Dispatcher:
                     self._progress(count)
 
     def _now(self, request: Request) -> Request:
-        """Return the request as one that arrives now."""
         now_ns = self._loop.now_ns
         return request if request.arrival_ns == now_ns else replace(request, arrival_ns=now_ns)
 
@@ -188,7 +186,6 @@ class Dispatcher:
                     self.place(self._unplaced.pop(request_id))
 
     def _held(self) -> list[int]:
-        """The requests that are held, in order of ids."""
         moves = self._pool.cluster.moves
         return sorted(request_id for request_id in self._unplaced if request_id not in moves)
 
@@ -360,7 +357,6 @@ class Dispatcher:
         return self._pool.workers[self._pool.cluster.moves[request_id].source if number == ev.NOWHERE else number]
 
     def _known(self, worker: SimulatedWorker, request_id: int) -> Waiting:
-        """Return what a worker knows of a request, wherever that is."""
         state = worker.state
         waiting = state.queue.get(request_id)
         if waiting is not None:

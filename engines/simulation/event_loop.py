@@ -31,7 +31,6 @@ class EventLoop:
         self.beats = 0
 
     def at(self, time_ns: int, kind: int, key: int, run: int = 0) -> None:
-        """Schedule an entry."""
         heappush(self.agenda, (time_ns, kind, key, run))
 
     def beat(self, time_ns: int, kind: int, key: int = 0) -> None:

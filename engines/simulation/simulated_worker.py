@@ -132,7 +132,6 @@ class SimulatedWorker:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits or runs here."""
         state, transit = self.state, self.state.transit
         return self.plan is None and not (
             state.queue or state.in_flight or transit.outgoing or transit.incoming or self.pipeline
@@ -151,7 +150,6 @@ class SimulatedWorker:
             self.changed_workers.append(self)
 
     def load(self, now_ns: int) -> WorkerLoad:
-        """Return the load of now."""
         return self.grown(self.state.load(), now_ns)
 
     def grown(self, load: WorkerLoad, now_ns: int) -> WorkerLoad:
@@ -214,7 +212,6 @@ class SimulatedWorker:
         return free_ns[0]
 
     def _step_ns(self, plan: StepPlan) -> int:
-        """Return how long the computation of one step takes."""
         self.steps, state = 1, self.state
         decoding = state.decoding if plan.decode else 0
         if not plan.chunks and not decoding:

@@ -134,7 +134,6 @@ class VllmCall:
         return ahead > 0 and self.num_computed_tokens + 2 - ahead >= self.num_prompt_tokens + self.max_tokens
 
     def is_finished(self) -> bool:
-        """Return whether it is over."""
         return self.status is Status.FINISHED_STOPPED or self.status is Status.FINISHED_ABORTED
 
 
@@ -147,7 +146,6 @@ class FcfsQueue(deque[VllmCall]):
     remove_request = deque.remove
 
     def peek_request(self) -> VllmCall:
-        """Return the request in front."""
         return self[0]
 
     def prepend_requests(self, requests: Iterable[VllmCall]) -> None:
@@ -178,7 +176,6 @@ class BlockPool:
         return found
 
     def unused(self, blocks: Iterable[int]) -> int:
-        """Return how many of these blocks are free."""
         return sum(not self.holders[block] for block in blocks)
 
     def hold(self, blocks: Iterable[int]) -> None:
@@ -246,7 +243,6 @@ class VllmScheduler:
         self._named = self._steps = 0
 
     def add(self, job: Job) -> VllmCall:
-        """Queue a request."""
         call = self._call(job)
         self.waiting.add_request(call)
         return call
@@ -507,15 +503,12 @@ class FairVllmScheduler(VllmScheduler):
 
     @property
     def block_pool(self) -> "FairVllmScheduler":
-        """What is asked of the pool."""
         return self
 
     def get_num_free_blocks(self) -> int:
-        """Count the free blocks."""
         return len(self.pool.free)
 
     def get_blocks(self, request_id: str) -> SimpleNamespace:
-        """Return the blocks of a request."""
         return SimpleNamespace(blocks=(self._calls[request_id].blocks,))
 
     def get_computed_blocks(self, call: VllmCall) -> tuple[SimpleNamespace, int]:

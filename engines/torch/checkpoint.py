@@ -66,7 +66,6 @@ def save_config(config: LlamaConfig, dtype: torch.dtype, folder: Path) -> None:
 
 
 def _places(folder: Path) -> dict[str, Path]:
-    """Return the file of each tensor."""
     if (folder / INDEX).exists():
         names = _document(folder / INDEX).get("weight_map")
         if not isinstance(names, dict):

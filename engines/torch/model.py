@@ -164,12 +164,10 @@ class Llama:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of weights and activations."""
         return self.embedding.dtype
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:

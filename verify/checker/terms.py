@@ -92,7 +92,6 @@ class TermTable:
         return self.ids[key]
 
     def number(self, value: Fraction, sort: str) -> Term:
-        """Return a numeral."""
         return self._new(value, (), sort)
 
     def make(self, op: str, args: tuple[Term, ...]) -> Term:
@@ -127,7 +126,6 @@ class TermTable:
         return self._new(op, args, sort)
 
     def read(self, said: Any) -> Term:
-        """Return the term that an expression says."""
         if isinstance(said, str):
             if said in self.unread:
                 self.define(said, self.read(self.unread.pop(said)))

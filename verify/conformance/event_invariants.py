@@ -37,7 +37,6 @@ class EventLedger:
         """Clients of requests that were rejected after they had run: what they had generated is not recorded."""
 
     def record(self, event: ev.Event) -> None:
-        """Take the next event of one worker's run, or of a cluster's."""
         match event:
             case ev.Arrived():
                 self._arrived(event)
@@ -174,7 +173,6 @@ class EventLedger:
         self.left[event.request_id] = event.extend_tokens
 
     def _forget(self, request_id: int) -> None:
-        """Forget the request's KV between workers."""
         self.staged.pop(request_id, None)
         self.sent.pop(request_id, None)
 

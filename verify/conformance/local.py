@@ -127,7 +127,6 @@ class PolicyMachine(RuleBasedStateMachine):
         self.tell(WorkerJoined(0, 0, capacity, host * capacity, adapter_slots=slots))
 
     def _opened(self) -> Any:
-        """Return the policy's state before the first request of the world."""
         state = self.policy.init()
         if not self.world.came:
             return state
@@ -358,7 +357,6 @@ class PolicyMachine(RuleBasedStateMachine):
         return encoded(self.policy, state)
 
     def same(self, one: Any, other: Any) -> bool:
-        """Return whether two states are equal."""
         return one is other or self.encoded(one) == self.encoded(other)
 
     def tell(self, *events: Event, decided: bool = False) -> None:

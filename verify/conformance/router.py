@@ -117,7 +117,6 @@ class RouterMachine(RuleBasedStateMachine):
     @precondition(lambda m: m.given())
     @rule(pick=picks)
     def cancel(self, pick: int) -> None:
-        """Let a caller give up."""
         there = self.given()
         request_id = there[pick % len(there)]
         worker = self.cluster.state.at[request_id]
@@ -169,7 +168,6 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(pause_ns=st.sampled_from(PAUSES_NS))
     def wait(self, pause_ns: int) -> None:
-        """Time passes."""
         self.now_ns += pause_ns
 
     @rule(pick=picks)
@@ -195,7 +193,6 @@ class RouterMachine(RuleBasedStateMachine):
     @precondition(lambda m: len(m.serving()) > 1)
     @rule(pick=picks)
     def drain(self, pick: int) -> None:
-        """Let a worker take no more requests."""
         worker = self.pick(self.serving(), pick).worker.worker
         self.cluster.state = cluster.enter(self.cluster.state, worker, "draining")
         self.tell([ev.WorkerDraining(self.now_ns, worker)])
@@ -324,11 +321,9 @@ class RouterMachine(RuleBasedStateMachine):
         self.tell(self.cluster.begin(self.now_ns))
 
     def unfinished(self) -> list[int]:
-        """Return requests that have not ended."""
         return sorted(self.cluster.state.at)
 
     def given(self) -> list[int]:
-        """Requests that have not ended and that a worker has."""
         state = self.cluster.state
         return [i for i in self.unfinished() if state.at[i] != ev.NOWHERE or i in state.moves]
 
@@ -362,15 +357,12 @@ class RouterMachine(RuleBasedStateMachine):
         self.tell([joined])
 
     def view(self) -> ClusterView:
-        """Return what the workers that take requests reported last."""
         return ClusterView(self.now_ns, tuple(self.servers[worker].report for worker in self.serving()))
 
     def serving(self) -> list[int]:
-        """Return the workers that take requests, in order."""
         return sorted(worker for worker, phase in self.cluster.state.workers.items() if phase == "serving")
 
     def pick(self, workers: list[int], pick: int) -> PlayedServer:
-        """Return one of these workers."""
         return self.servers[sorted(workers)[pick % len(workers)]]
 
     def encoded(self, state: Any) -> bytes:

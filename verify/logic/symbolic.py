@@ -62,7 +62,6 @@ class Paths:
             self._solver.add(*terms)
 
     def integer(self, name: str) -> "SymbolicInt":
-        """Return an unknown integer of this run."""
         return SymbolicInt(self, z3.Int(name))
 
     def fresh(self, name: str) -> "SymbolicInt":

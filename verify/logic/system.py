@@ -233,7 +233,6 @@ class System:
         return attrs.evolve(self, laws=(*self.laws, *laws))
 
     def kernels(self) -> tuple[Callable[..., Any], ...]:
-        """Return the kernel functions that the events run, each once."""
         return tuple(dict.fromkeys(kernel for event in self.events for kernel in event.kernels))
 
 

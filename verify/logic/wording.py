@@ -75,7 +75,6 @@ class Words:
         return _words(other) | self
 
     def times(self, other: Any) -> "Words":
-        """Return the product."""
         return Words(f"{self._in(_PRODUCT)} {_words(other)._in(_NAME)}", _PRODUCT, "times", (self, _words(other)))
 
 

@@ -49,7 +49,6 @@ class MutationTarget:
     proofs: tuple[ModuleType, ...]
 
     def kernels(self) -> list[Callable[..., Any]]:
-        """Return the functions over the algebra."""
         return v.kernels_of(self.module)
 
     def claims(self, kernel: Any) -> dict[str, v.Claim]:
@@ -59,7 +58,6 @@ class MutationTarget:
         return {claim.theorem.id: claim for each in made for claim in each if isinstance(claim, v.Claim)}
 
     def steps(self, kernel: Any) -> dict[_Key, v.Step]:
-        """Return every step of these claims."""
         return {(name, step.name): step for name, claim in self.claims(kernel).items() for step in steps(claim)}
 
 

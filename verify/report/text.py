@@ -29,11 +29,9 @@ class _Columns:
 
     @property
     def width(self) -> int:
-        """The width of a line."""
         return sum(self.widths.values()) + 2 * (len(self.widths) - 1)
 
     def line(self, cells: Mapping[str, str] | None = None) -> str:
-        """Return the line of these cells, or of the heads."""
         said = cells or {head: head for head in self.widths}
         parts = (f"{said[head]:{'>' if head in self._figures else '<'}{wide}}" for head, wide in self.widths.items())
         return "  ".join(parts).rstrip()

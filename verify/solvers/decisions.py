@@ -136,7 +136,6 @@ class Here(Executor):
     """Runs what is submitted at once, in this process, and what is mapped when its result is asked for."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Return the finished future of a call."""
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))

@@ -27,7 +27,6 @@ class TrackerStatus(serving.ServiceStatus):
         self.uncovered: Callable[[], int] = int
 
     def document(self) -> serving.Document:
-        """Return all of it as plain JSON values."""
         assert self.tracker is not None
         tracker, guard, tokens = self.tracker, self.tracker.guard, self.tokens
         said: serving.Document = {
@@ -62,7 +61,6 @@ class TrackerStatus(serving.ServiceStatus):
         write_whole(path, json.dumps(self.document(), indent=1) + "\n")
 
     def samples(self) -> Iterator[serving.Sample]:
-        """Yield the samples for Prometheus."""
         assert self.tracker is not None
         tracker, said = self.tracker, self.document()
         for name, client in said["clients"].items():

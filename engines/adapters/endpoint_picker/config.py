@@ -111,7 +111,6 @@ class PickerConfig(Settings, frozen=True):
 
     @property
     def weights(self) -> dict[str, int]:
-        """Weights of clients, by name."""
         return {name: client.weight for name, client in self.client.items()}
 
 

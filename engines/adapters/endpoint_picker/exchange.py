@@ -171,7 +171,6 @@ class Exchange:
         return [wire.response_body(message.body, ends=message.end_of_stream, streamed=streamed)]
 
     def _end(self) -> None:
-        """End an answer that is whole."""
         picked, self._picked = self._picked, None
         if picked is None:
             return

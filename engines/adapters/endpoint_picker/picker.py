@@ -65,7 +65,6 @@ class Picker:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The endpoints that there are, in order."""
         return tuple(sorted(self._places))
 
     def configure(self, config: PickerConfig) -> None:
@@ -205,7 +204,6 @@ class Picker:
             self.window.charge(self.now_ns())
 
     def pump(self) -> None:
-        """Let in all that may go now."""
         placements = self.window.admit(self.now_ns())
         if self.leasing is not None:
             self.leasing.pumped()
@@ -222,7 +220,6 @@ class Picker:
             self.outcomes["served elsewhere"] += 1
 
     def produced(self, picked: Picked, tokens: int) -> None:
-        """Count output that passed by."""
         self.window.produced(picked.id, tokens, self.now_ns())
 
     def finish(self, picked: Picked, usage: gateway.Usage) -> None:
@@ -248,7 +245,6 @@ class Picker:
     # --- status -----------------------------------------------------------------------------------------------------
 
     def status(self) -> Document:
-        """Plain JSON values."""
         document: Document = {
             "endpoints": list(self.endpoints),
             "outcomes": dict(sorted(self.outcomes.items())),

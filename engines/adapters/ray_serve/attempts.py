@@ -35,7 +35,6 @@ class Attempts:
         return sum(len(attempts) for attempts in self._sent.values())
 
     def sent(self, attempt: Attempt) -> None:
-        """Note a call that goes to a replica."""
         self._current[attempt.call] = attempt
         self._sent.setdefault((attempt.name, attempt.replica), []).append(attempt)
 

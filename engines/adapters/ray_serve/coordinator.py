@@ -117,12 +117,10 @@ class Coordinator:
         return there is not None and (not there.stale or self.gathers)
 
     def has(self, handle: str) -> bool:
-        """Return whether the handle is there."""
         return handle in self._handles
 
     @property
     def handles(self) -> int:
-        """Handles that are there."""
         return len(self._handles)
 
     def hello(self, handle: str, hello: msg.HandleHello, now_ns: int) -> None:

@@ -81,15 +81,12 @@ class CoordinatorHost:
         return self._answer(handle, accounts=True)
 
     async def used(self, name: str, output_tokens: int, computed_tokens: int | None) -> bool:
-        """Take a replica's report."""
         return self.coordinator.used(name, output_tokens, computed_tokens)
 
     async def status(self) -> Document:
-        """Return what the coordinator says of itself."""
         return self.coordinator.status()
 
     async def configure(self, weights: dict[str, int]) -> None:
-        """Set the weights."""
         self.coordinator.configure(weights, self.now_ns())
         self._wake()
 

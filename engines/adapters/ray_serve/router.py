@@ -69,7 +69,6 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
         self._connection = ActorConnection(settings, f"{actor}:{uuid.uuid4().hex[:12]}", connect)
 
     def actor_name(self) -> str:
-        """Return the name of the actor to ask."""
         return actor_name(self._deployment_id.app_name, self._deployment_id.name)
 
     # --- places -----------------------------------------------------------------------------------------------------
@@ -135,13 +134,11 @@ class FairRouter(FIFOMixin, LocalityMixin, MultiplexMixin, RequestRouter):
     # --- what Serve tells -------------------------------------------------------------------------------------------
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: object) -> None:
-        """Note that the replica took the call."""
         attempt = self._attempts.routed(id(pending_request))
         if attempt is not None and self._connection is not None:
             self._connection.end(attempt.ticket)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """Note that a try is over."""
         connection, attempt = self._connection, self._attempts.completed(internal_request_id, replica_id)
         if connection is None or attempt is None:
             return

@@ -49,7 +49,6 @@ class PoolMemory:
 
     @property
     def capacity_tokens(self) -> int:
-        """What the pool holds in all."""
         return int(self.tree_cache.token_to_kv_pool_allocator.size)
 
     @property

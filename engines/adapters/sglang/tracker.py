@@ -116,7 +116,6 @@ class SglangTracker(RequestTracker[TrackedSglang]):
                 call.place, self._places = self._places, self._places + 1
 
     def calls(self, queue: Iterable[SglangRequest]) -> list[TrackedSglang]:
-        """Return the requests of a queue."""
         return [self._calls[id(request)] for request in queue]
 
     def leave_in(self, order: list[TrackedSglang]) -> None:
@@ -198,7 +197,6 @@ class SglangTracker(RequestTracker[TrackedSglang]):
             self._prefilled(call, computed - call.computed)
 
     def _fresh(self, call: TrackedSglang) -> int:
-        """Return how many output tokens are new."""
         before, call.seen = call.seen, outputs(call.request)
         return max(call.seen - before, 0)
 

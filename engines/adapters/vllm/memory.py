@@ -90,7 +90,6 @@ class Prefixes:
         self._told: OrderedDict[bytes, tuple[int, Prompt, int, VllmRequest]] = OrderedDict()
 
     def prompt(self, request: VllmRequest) -> Prompt:
-        """Return the request's prompt, with the keys of its whole blocks if the policy looks at them."""
         tokens, size = request.num_prompt_tokens, self._memory.block_tokens
         if not self.follows:
             return Prompt(tokens)

@@ -79,7 +79,6 @@ class FairQueue:
     # --- vLLM's protocol --------------------------------------------------------------------------------------------
 
     def add_request(self, request: VllmRequest) -> None:
-        """Add a request that comes."""
         if self._is_ready(request):
             self._join(request)
         else:
@@ -113,7 +112,6 @@ class FairQueue:
             (self._waiting if known else self._plain)[request.request_id] = request
 
     def remove_request(self, request: VllmRequest) -> None:
-        """Remove a request that is over."""
         self.remove_requests((request,))
 
     def remove_requests(self, requests: Iterable[VllmRequest]) -> None:
@@ -127,7 +125,6 @@ class FairQueue:
         return self._front() is not None
 
     def __len__(self) -> int:
-        """Count the requests that wait, let in or not."""
         return len(self._waiting) + len(self._unready) + len(self._plain)
 
     def __iter__(self) -> Iterator[VllmRequest]:

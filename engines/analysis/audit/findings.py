@@ -263,7 +263,6 @@ class AuditFigures:
     latency_us: Summary
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return attrs.asdict(self, filter=attrs.filters.exclude("name"))
 
 
@@ -322,7 +321,6 @@ class Audit:
 
     @property
     def bounded_gap(self) -> Gap:
-        """The gap that the bound is about."""
         return self.cluster_gap if self.evidence.scope == "cluster" and self.cluster_gap is not None else self.gap
 
     @property
@@ -364,7 +362,6 @@ class Audit:
         return min(self.evidence.origin_ns + (k + 1) * self.shares.window_ns, self.evidence.last_ns)
 
     def who(self, client: int) -> str:
-        """Return a client's name for a sentence."""
         return who(self.clients[client].name)
 
     def to_json(self) -> dict[str, Any]:

@@ -66,7 +66,6 @@ class Inference:
     wait_p99_inferred_us: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
         return attrs.asdict(self)
 
 

@@ -117,7 +117,6 @@ class MachineSearch:
         self._distances: dict[LogMachine, float] = {}
 
     def distance(self, machine: LogMachine) -> float:
-        """Return the distance of a machine."""
         if machine not in self._distances:
             self._distances[machine] = distance(self.seen, self.played.on(machine))
         return self._distances[machine]
@@ -417,7 +416,6 @@ class LogFit:
         )
 
     def to_json(self) -> dict[str, object]:
-        """Return every figure, for JSON."""
         machine = attrs.asdict(self.machine) | {"times": dict(zip(COEFFICIENTS, self.machine.times, strict=True))}
         return {
             "machine": machine,

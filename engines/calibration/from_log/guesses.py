@@ -39,7 +39,6 @@ class Guesses:
 
     @property
     def times(self) -> tuple[float, ...]:
-        """The times of a step as `COEFFICIENTS`."""
         if len(self.decoding) < self.decoding.shape[1]:
             decode = np.zeros(5)
         else:

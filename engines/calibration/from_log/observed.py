@@ -46,7 +46,6 @@ class Observed:
         return found
 
     def of(self, kept: Mask | Ints) -> "Observed":
-        """Return some of the requests."""
         return Observed(*(getattr(self, field.name)[kept] for field in attrs.fields(Observed)))
 
     def workload(self) -> Workload:

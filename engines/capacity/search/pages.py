@@ -52,7 +52,6 @@ def _unit_rate(search: Search, found: Rated) -> float:
 
 
 def _rows(search: Search) -> list[tuple[str, ...]]:
-    """Return the candidates as rows of the table, best first."""
     front = {found.candidate.text for found in search.frontier}
     made: list[tuple[str, ...]] = []
     for found in search.found:
@@ -77,7 +76,6 @@ def _rows(search: Search) -> list[tuple[str, ...]]:
 
 
 def _lines(search: Search) -> list[str]:
-    """Return the answer in sentences."""
     question = search.question
     asked = "; ".join(target.text for target in question.targets)
     head = f"{question.workload.name}, {len(question.workload.jobs):,} requests, {asked}: "
@@ -110,7 +108,6 @@ def _lines(search: Search) -> list[str]:
 
 
 def _small(search: Search) -> list[str]:
-    """Return what the figures are about."""
     return [
         f"{search.simulations:,} simulations of {len(search.found)} candidates; {search.wall_s:.1f} s, "
         f"{search.simulations_per_s:.1f} simulations a second"
@@ -183,7 +180,6 @@ _STEP_COLUMNS = (
 
 
 def _step_rows(found: Replan) -> list[tuple[str, ...]]:
-    """Return the steps of a trace as rows of a table."""
     made: list[tuple[str, ...]] = []
     for step in found.steps:
         drift = ", ".join(step.changed) or "first"
@@ -205,7 +201,6 @@ def _step_rows(found: Replan) -> list[tuple[str, ...]]:
 
 
 def _replan_lines(found: Replan) -> list[str]:
-    """Return the answer in sentences."""
     changes = found.changes
     delayed = sum(step.delayed for step in found.changes)
     loading = sum(step.load_s for step in found.changes)

@@ -32,7 +32,6 @@ class Option:
 
     @property
     def per_gpu(self) -> float:
-        """Goodput a GPU."""
         return self.rate / self.gpus
 
 
@@ -44,7 +43,6 @@ class Bought:
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
         return sum(option.gpus * count for option, count in self.counts)
 
     @property

@@ -38,7 +38,6 @@ class FleetPool:
 
     @property
     def text(self) -> str:
-        """The pool in a word, as `fleet_of` reads it."""
         stages = self.latency.stages
         name = f"{self.latency.name.removesuffix(f'-pp{stages}')}/{stages}" if stages > 1 else self.latency.name
         return f"{self.workers}x{name}" + ("" if self.role == "both" else f":{self.role}")
@@ -64,7 +63,6 @@ class FleetPlan:
 
     @property
     def text(self) -> str:
-        """The fleet in a few words."""
         return "+".join(pool.text for pool in self.pools)
 
     @property
@@ -74,7 +72,6 @@ class FleetPlan:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all workers."""
         return sum(pool.gpus for pool in self.pools)
 
     @property

@@ -130,7 +130,6 @@ class Account:
             self._log.drain(self.window)
 
     def now_ns(self) -> int:
-        """Time since the start."""
         return time.monotonic_ns() - self._begun_ns
 
     # --- clients ----------------------------------------------------------------------------------------------------
@@ -285,7 +284,6 @@ class Account:
         return max(self.config.limits.retry_after_seconds, math.ceil(self._usual_wait_ns / SECOND_NS))
 
     def pump(self) -> None:
-        """Let in all that may be forwarded now."""
         begun = time.perf_counter()
         placements = self.window.admit(self.now_ns())
         if placements:
@@ -405,7 +403,6 @@ class Account:
         return document if self.quotas is None else {**document, "quota": self.quotas.status()}
 
     def document(self) -> serving.Document:
-        """Return the status as it is now."""
         said, window = self.window.status(self.clients.all), self.window
         gives_none = self.leasing is not None and self.leasing.gives_none
         document: serving.Document = {
@@ -427,7 +424,6 @@ class Account:
         return {} if self.quotas is None else await self.quotas.usage()
 
     async def metrics(self) -> bytes:
-        """Return the metrics in the text format of Prometheus."""
         if self._registry is None:
             return b""
         from prometheus_client import generate_latest

@@ -109,7 +109,6 @@ class Budgets:
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
-        """Take quotas from this configuration from now on."""
         assert config.quota is not None
         self._config = config
         self._quota = config.quota
@@ -318,7 +317,6 @@ class Budgets:
         }
 
     def status(self) -> Document:
-        """Return plain JSON values: whether the store answers, and what was refused."""
         return {
             "up": not self.why,
             "why": self.why,
@@ -328,7 +326,6 @@ class Budgets:
         }
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the samples for Prometheus; budgets are those with a quota by their name."""
         yield "quota_store_up", {}, not self.why
         for reason in (*WINDOWS, "concurrent", "never", "store"):
             yield "quota_refused_total", {"reason": reason}, self.refused[reason]

@@ -27,7 +27,6 @@ class Recorded:
         self._bus.tell([event])
 
     def status(self) -> Document:
-        """Return whether events are still written."""
         return {"log": {"written": self._bus.log is not None}}
 
     def drain(self, window: Window) -> None:

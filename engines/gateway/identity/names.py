@@ -57,7 +57,6 @@ class CallerNames:
         self._take(config)
 
     def configure(self, config: gateway_config.GatewayConfig) -> None:
-        """Take names and keys from this configuration from now on."""
         self._take(config)
         if self._issuer is not None:
             self._issuer.reload()

@@ -213,7 +213,6 @@ def _fields(raw: bytes, endpoint: Endpoint | None) -> tuple[Any, Endpoint]:
 
 
 def _is_there(value: msgspec.Raw) -> bool:
-    """Return whether a field is there and holds something."""
     return len(value) > 5 or bytes(value) not in _EMPTY
 
 

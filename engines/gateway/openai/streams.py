@@ -98,7 +98,6 @@ class Usage:
 
 
 def _count(value: object) -> int | None:
-    """Return the value if it is a number of tokens."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= TOKENS_MAX else None
 
 
@@ -137,7 +136,6 @@ class UnreadableReader:
         self.usage = Usage(None, max_output_tokens)
 
     def pass_on(self, chunk: bytes) -> tuple[int, bytes]:
-        """Pass the next bytes on."""
         return 0, chunk
 
     def rest(self) -> bytes:

@@ -95,12 +95,10 @@ class Connection(web.RequestHandler):
         self.connections.awaits_head(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Count it no more."""
         self.connections.lost(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the caller."""
         if self in self.connections.idle:
             self.connections.awaits_head(self)
         super().data_received(data)
@@ -163,14 +161,12 @@ class Connections:
         self.configure(limits)
 
     def configure(self, limits: LimitConfig) -> None:
-        """Take these limits from now on."""
         self._limits = limits
         # A call takes a second descriptor at its server.
         self.most = limits.connections or max((self._descriptors - SPARE_DESCRIPTORS) // 2, 16)
 
     @property
     def count(self) -> int:
-        """Connections, with those that are being opened."""
         return len(self._open) + len(self._opening)
 
     # --- what a connection tells ------------------------------------------------------------------------------------
@@ -184,7 +180,6 @@ class Connections:
         self.heads[connection] = self.clock
 
     def lost(self, connection: Connection) -> None:
-        """Count a connection that is closed."""
         if connection in self._open:
             self._open.remove(connection)
             self._of[connection.address] -= 1

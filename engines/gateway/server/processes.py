@@ -70,7 +70,6 @@ class Spec(msgspec.Struct, frozen=True):
 
     @property
     def report_part(self) -> Path:
-        """The file of what this process reports in the end."""
         return Path(self.folder) / f"report-{self.number}"
 
     @property
@@ -249,7 +248,6 @@ class Siblings:
         return {path.stem: msgspec.msgpack.decode(path.read_bytes(), type=tuple[Document, str]) for path in paths}
 
     async def status(self) -> Document:
-        """Return the status of each process, by number."""
         return {"processes": {number: said for number, (said, _) in (await self._all()).items()}}
 
     async def metrics(self) -> bytes:

@@ -141,7 +141,6 @@ class Fleet:
         return Share(config.window_tokens, requests)
 
     def upstreams(self) -> tuple[Upstream, ...]:
-        """Return the servers that take calls."""
         now_ns = self._now_ns()
         return tuple(target for place, target in self.servers.items() if self.health.up(place, now_ns))
 
@@ -169,7 +168,6 @@ class Fleet:
         self.health.heard(place, self._now_ns())
 
     def worked(self, place: int, client: Hashable) -> None:
-        """Take in that a server gave a client an answer."""
         now_ns = self._now_ns()
         changes = self.health.doubted(client, now_ns) or (place in self.servers and self.health.on_trial(place))
         self.health.worked(place, client, now_ns)
@@ -177,7 +175,6 @@ class Fleet:
             self._refresh()
 
     def failed(self, place: int, client: Hashable, failure: Failure) -> None:
-        """Take in that a server failed a client's call."""
         self.health.failed(place, client, failure, self._now_ns())
         self._refresh()
 
@@ -201,7 +198,6 @@ class Fleet:
         self._pump()
 
     def status(self) -> Document:
-        """Return the servers as plain JSON values, by name."""
         now_ns = self._now_ns()
         return {
             target.name: {

@@ -72,11 +72,9 @@ class _State:
     why: str = ""
 
     def until(self) -> int:
-        """Return until when it is left alone."""
         return max(self.until_ns, self.gone_until_ns, self.full_until_ns)
 
     def is_up(self, now_ns: int) -> bool:
-        """Return whether it takes calls."""
         return self.until() <= now_ns and self.probes < PROBES_MAX
 
     def was_heard(self, waited_ns: float, now_ns: int) -> bool:
@@ -105,11 +103,9 @@ class ServerHealth:
         self._clients: defaultdict[Hashable, _Client] = defaultdict(_Client)
 
     def join(self, place: int) -> None:
-        """Begin with a server of which nothing is known."""
         self._servers[place] = _State()
 
     def part(self, place: int) -> None:
-        """Forget a server."""
         self._servers.pop(place, None)
         for each in self._clients.values():
             each.limited.pop(place, None)
@@ -119,12 +115,10 @@ class ServerHealth:
     # --- what happened ----------------------------------------------------------------------------------------------
 
     def heard(self, place: int, now_ns: int) -> None:
-        """Take in that the server brought bytes of an answer."""
         if place in self._servers:
             self._servers[place].heard_ns = now_ns
 
     def worked(self, place: int, client: Hashable, now_ns: int) -> None:
-        """Take in that the server answered a call of the client."""
         found = self._clients[client]
         found.worked, found.worked_ns = place, now_ns
         found.saved = min(found.saved + self.limits.retry_percent, SAVED * 100)
@@ -138,7 +132,6 @@ class ServerHealth:
             self._judge(self._servers[each], each, now_ns)
 
     def failed(self, place: int, client: Hashable, failure: Failure, now_ns: int) -> None:
-        """Take in that the server failed a call of the client."""
         state, why = self._servers.get(place), failure.why
         if state is None or why == "ours":
             return
@@ -209,7 +202,6 @@ class ServerHealth:
         return True
 
     def up(self, place: int, now_ns: int) -> bool:
-        """Return whether the server takes calls."""
         return self._servers[place].is_up(now_ns)
 
     def hangs(self, place: int) -> bool:
@@ -236,7 +228,6 @@ class ServerHealth:
         return min((time for time in times if time > now_ns), default=None)
 
     def status(self, place: int, now_ns: int) -> dict[str, object]:
-        """Return a server's state as plain JSON values."""
         state = self._servers[place]
         return {
             "up": state.is_up(now_ns),

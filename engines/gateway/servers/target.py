@@ -41,7 +41,6 @@ class Upstream:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         if self.address is None:
             return self.config.url
         parts = urlsplit(self.config.url)

@@ -67,7 +67,6 @@ class Watch:
         self.begin("first byte" if self.streams else "read")
 
     def expire(self, late: Late) -> None:
-        """End the call."""
         if self.late is None:
             self.late = late
             self._timer.reschedule(asyncio.get_running_loop().time())
@@ -99,7 +98,6 @@ class Watches:
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
-        """Take the limits of this configuration from now on."""
         limits = config.limits
         seconds: dict[Phase, float] = {
             "connect": CONNECT_SECONDS,
@@ -111,13 +109,11 @@ class Watches:
         self._call_seconds = config.call_seconds
 
     def add(self, watch: Watch) -> None:
-        """Look at a call from now on."""
         self._open.add(watch)
         if self._running is None:
             self._running = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._look)
 
     def remove(self, watch: Watch) -> None:
-        """Look at it no more."""
         self._open.discard(watch)
 
     def hung(self, server: int) -> None:

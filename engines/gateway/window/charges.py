@@ -76,12 +76,10 @@ class HoldMeter:
             self._change(holding.client, tokens, self._now_ns)
 
     def add(self, client: int, token_ns: int, now_ns: int) -> None:
-        """Count tokens times nanoseconds that were kept for a client."""
         self._until(now_ns)
         self._change(client, 0, self._now_ns, token_ns)
 
     def end(self, request_id: int, now_ns: int) -> None:
-        """End a call, which holds nothing any more."""
         self._until(now_ns)
         self._close(self._of.pop(request_id), self._now_ns)
 

@@ -31,16 +31,13 @@ class Estimates:
         self._number = count()
 
     def forget(self, place: int) -> None:
-        """Forget the server, whose place another has."""
         self._calls.pop(place, None)
         self._rates.pop(place, None)
 
     def begin(self, flight: CallInFlight) -> None:
-        """Estimate the outputs of this call from time to time."""
         heappush(self._due, (flight.begun_ns + _UNSEEN_NS, next(self._number), flight))
 
     def learn(self, flight: CallInFlight, output_tokens: int, now_ns: int) -> None:
-        """Learn from a call that ends, and had so many outputs."""
         span = now_ns - flight.begun_ns
         if output_tokens > 0 and span > 0:
             self._calls[flight.server].append((output_tokens / span, output_tokens, span))

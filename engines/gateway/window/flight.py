@@ -49,7 +49,6 @@ class CallInFlight:
 
     @property
     def tokens(self) -> int:
-        """What it holds at its server."""
         return held_tokens(self.request.prompt_tokens, self.reserved)
 
 

@@ -65,7 +65,6 @@ class LeasedWindow(Window):
         return {} if state is None else self.gate.balances(state)
 
     def lend(self, moved: Mapping[int, int], now_ns: int) -> None:
-        """Change balances by so many cost units each."""
         if self.guard.set_aside is None and moved:
             self._tell(Lent(now_ns, WINDOW, *zip(*sorted(moved.items()), strict=True)))
 

@@ -72,7 +72,6 @@ class ServerPool:
 
     @property
     def places(self) -> list[int]:
-        """Their places."""
         return [i for i, server in enumerate(self._servers) if not (server.vacant or server.leaving)]
 
     @property
@@ -134,7 +133,6 @@ class ServerPool:
         self.router.observe(admitted)
 
     def release(self, place: int, tokens: int, ended: Event) -> None:
-        """Give back what a request held."""
         server = self._servers[place]
         server.tokens -= tokens
         server.requests -= 1

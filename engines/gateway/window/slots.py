@@ -51,7 +51,6 @@ class Slots(dict[int, int]):
     """
 
     def of(self, place: int, window_requests: int) -> int:
-        """Return how many calls a server has at a time."""
         return min(self.get(place, window_requests), window_requests)
 
     def tell(self, place: int, load: Load | None, in_flight: int) -> None:

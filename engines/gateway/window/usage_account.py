@@ -41,7 +41,6 @@ class UsageAccount:
         return guarantee.promise(TWO_CLIENTS, window_limits(guarantee, tokens, terms, overrun))
 
     def record(self, event: Event) -> None:
-        """Count the window's next event."""
         if self.monitor is not None:
             self.monitor.observe(event)
         match event:
@@ -64,7 +63,6 @@ class UsageAccount:
         self._charged[request_id] = tokens
 
     def of(self, client: Client) -> dict[str, int]:
-        """Return what a client was charged, as plain JSON values."""
         return {
             "weight": client.weight,
             "requests": self.requests[client.id],

@@ -31,7 +31,6 @@ class WaitingRequests:
         return self._all[request_id]
 
     def count_of(self, client: int) -> int:
-        """Count requests of a client that wait."""
         return self._count_of[client]
 
     def add(self, request: Request) -> bool:
@@ -72,16 +71,13 @@ class WaitingRequests:
 
     @property
     def choosable(self) -> int:
-        """How many the policy may choose."""
         return len(self._all) - self._aside_count
 
     @property
     def choosable_clients(self) -> list[int]:
-        """The clients of which the policy may choose a request, ascending."""
         return sorted(client for client, count in self._count_of.items() if count > len(self._aside.get(client, ())))
 
     def is_choosable(self, request_id: int) -> bool:
-        """Return whether the policy may choose the request."""
         request = self._all.get(request_id)
         return request is not None and not self.is_aside(request)
 
@@ -94,11 +90,9 @@ class WaitingRequests:
         return (admission.client, admission.extend_tokens, admission.reserved_output_tokens) == wanted
 
     def oldest(self) -> Request:
-        """Return the oldest request that may be chosen."""
         return next(request for request in self._all.values() if not self.is_aside(request))
 
     def is_aside(self, request: Request) -> bool:
-        """Return whether a request is set aside."""
         return request.id in self._aside.get(request.client, ())
 
     def set_aside(self, client: int) -> tuple[Request, ...]:
@@ -115,7 +109,6 @@ class WaitingRequests:
         return tuple(request for each in whole for request in each.values())
 
     def back(self, request: Request) -> None:
-        """Take back a request that was set aside."""
         aside = self._aside[request.client]
         del aside[request.id]
         self._aside_count -= 1

@@ -146,11 +146,9 @@ class Window:
         return ((flight.request, flight.charged) for flight in self._flights.values())
 
     def holds(self, request_id: int) -> bool:
-        """Return whether the request waits or is in flight."""
         return request_id in self._waiting or request_id in self._flights
 
     def waiting_of(self, client: int) -> int:
-        """Count requests of a client that wait."""
         return self._waiting.count_of(client)
 
     def refuses(self, prompt_tokens: int, max_output_tokens: int) -> str | None:
@@ -229,7 +227,6 @@ class Window:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def configure(self, client: Client, now_ns: int) -> None:
-        """Set a client's weight, and its groups."""
         self._reservations.place(client)
         names = tuple(name for name, _ in client.place)
         self._payers[client.id] = (client.id, *(names[: i + 1] for i in range(len(names))))
@@ -321,7 +318,6 @@ class Window:
         self._begin(flight)
 
     def produced(self, request_id: int, tokens: int, now_ns: int) -> None:
-        """Count output tokens of a request that passed by; the next tick charges them."""
         flight = self._flights[request_id]
         request = flight.request
         if not (flight.produced or flight.quiet):
@@ -487,7 +483,6 @@ class Window:
     # --- what is in flight ------------------------------------------------------------------------------------------
 
     def _count(self, flight: CallInFlight, outputs: int) -> None:
-        """Charge a request for so many outputs in all."""
         if outputs != flight.counted:
             self._charges_of(flight).produced(flight.request.client, outputs - flight.counted)
             self.servers[flight.server].charged += outputs - flight.counted

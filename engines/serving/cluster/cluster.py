@@ -193,7 +193,6 @@ class LiveCluster:
         return True
 
     def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
-        """Set a client's weight, and its groups, at every worker (see `serving.Engine.configure_client`)."""
         changed = self.clients.changed(client, weight, groups)
         if client in self.clients:
             self.clients.put(changed)
@@ -210,7 +209,6 @@ class LiveCluster:
 
     @property
     def status(self) -> tuple[cluster_member.WorkerStatus, ...]:
-        """The workers, in order of their numbers."""
         return tuple(member.status(self._state.workers[worker]) for worker, member in self._members.items())
 
     @property
@@ -313,7 +311,6 @@ class LiveCluster:
         return self._begun
 
     def _submission(self, call: cluster_member.OpenRequest) -> wire.Submit:
-        """Return a request with the tokens that it has by now."""
         below, answer = next(iter(self._answers.open)), call.answer
         tokens, only = packed(answer.tokens), call.prefill_only
         return wire.Submit(call.request, call.prompt_ids, answer.sampling, call.output_tokens, tokens, below, only)
@@ -541,14 +538,12 @@ class LiveCluster:
         self._over(event)
 
     def _cancelled(self, call: cluster_member.OpenRequest) -> None:
-        """End a request that is at no worker."""
         request, generated = call.request, len(call.answer.tokens)
         event = ev.Cancelled(self._clock(), ev.NOWHERE, request.id, request.client, False, 0, generated)
         self._tell(None, [event])
         self._over(event)
 
     def _over(self, event: End) -> None:
-        """Remove a request that is over."""
         del self._calls[event.request_id]
         self._do(cluster.end(self._state, event.request_id))
         self._answers.end(event)

@@ -209,7 +209,6 @@ class LiveWorker:
 
     @property
     def head(self) -> "Future[ServingReport] | None":
-        """The first call under way."""
         return self._pending[0] if self._pending else None
 
     @property

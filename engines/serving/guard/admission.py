@@ -166,7 +166,6 @@ class AdmissionGuard(_Asked):
 
     @property
     def policy(self) -> AnyLocalPolicy:
-        """The policy."""
         found: AnyLocalPolicy = self._advisor.policy
         return found
 
@@ -234,7 +233,6 @@ class RouterGuard(_Asked):
 
     @property
     def failures(self) -> int:
-        """How often the router failed."""
         return self.interventions.total()
 
     @property
@@ -275,6 +273,5 @@ class RouterGuard(_Asked):
         return plan
 
     def observe(self, event: Event) -> None:
-        """Tell the router an event."""
         if self.learns:
             super().observe(event)

@@ -69,7 +69,6 @@ class Advisor:
 
     @property
     def busy(self) -> bool:
-        """Whether a late call has not returned yet."""
         return self._late is not None and not self._late.over
 
     def ask(self, question: Callable[[Any], T]) -> T:

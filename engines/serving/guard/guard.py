@@ -137,7 +137,6 @@ class Guard(Failsafe[Cause]):
 
     @property
     def policy(self) -> AnyLocalPolicy:
-        """The policy that decides while it does well."""
         policy: AnyLocalPolicy = self._advisor.policy
         return policy
 
@@ -169,7 +168,6 @@ class Guard(Failsafe[Cause]):
         self.set_aside, self._failures = None, 0
 
     def observe(self, events: list[Event]) -> None:
-        """Take over events other than those that `begin` returned."""
         self._tell(events, None)
 
     def _tell(self, events: list[Event], decided_by: Advisor | None) -> None:

@@ -71,7 +71,6 @@ class StateStore:
         self._file = file
 
     def append(self, kind: str, *values: object) -> None:
-        """Write a line of what happened."""
         if self._file is not None:
             try:
                 self._write(self._file, (kind, *values))
@@ -92,7 +91,6 @@ class StateStore:
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Write nothing more; what is there stays."""
         if self._file is not None:
             self._file.close()
         self._file = None
@@ -122,11 +120,9 @@ class Tail:
 
     @property
     def events(self) -> Iterator[Event]:
-        """All events, in order."""
         return chain.from_iterable(self.transitions)
 
     def take(self, kind: str, *values: Any) -> None:
-        """Take the next line."""
         match kind:
             case "client":
                 self.clients += values

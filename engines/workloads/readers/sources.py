@@ -62,16 +62,13 @@ class Source:
             raise
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     @property
     def done(self) -> int:
-        """Bytes of the file that were read."""
         return self._raw.done
 
     def lines(self) -> Lines:
-        """Yield number (from 1) and text of each line."""
         number = 0
         try:
             if self._wide:

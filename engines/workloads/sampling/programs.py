@@ -151,7 +151,6 @@ class Timing(NamedTuple):
         return trace_times_ns(Path(self.gaps), rate=rate, count=programs)
 
     def of(self, rng: np.random.Generator, programs: Sequence[Program]) -> list[Program]:
-        """Return the programs in their order, each with its start."""
         requests = sum(len(program.calls) for program in programs)
         times = self.starts_ns(rng, programs=len(programs), requests=requests)
         return [replace(program, arrival_ns=time) for program, time in zip(programs, times, strict=True)]

@@ -54,7 +54,6 @@ class Text(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Length of the content."""
         return len(self.keys) // KEY_BYTES * BLOCK_TOKENS + len(self.rest)
 
     def then(self, *parts: Tokens) -> "Text":
@@ -66,7 +65,6 @@ class Text(NamedTuple):
         return Text(self.keys + keys.astype("<i8", copy=False).tobytes(), content[blocks * BLOCK_TOKENS :])
 
     def prompt(self) -> Prompt:
-        """Return the prompt of this content."""
         return Prompt.from_keys(self.keys, block_tokens=BLOCK_TOKENS, tokens=self.tokens)
 
 

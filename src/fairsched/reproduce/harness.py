@@ -73,7 +73,6 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the claims'."""
         return verdict(self.judged)
 
     def to_json(self) -> dict[str, object]:

@@ -178,13 +178,11 @@ class Platform:
 
     @property
     def cluster(self) -> Cluster:
-        """The simulated cluster."""
         spec = WorkerSpec(self.latency, self.kv_capacity_tokens, self.host_capacity_tokens)
         return Cluster(self.model, (spec,) * self.workers)
 
     @property
     def text(self) -> str:
-        """The platform in words."""
         if self == ARITHMETIC:
             return "no machine: arithmetic"
         steps = f", steps of {self.step_tokens:,} tokens" if self.step_tokens else ""
@@ -328,7 +326,6 @@ class PanelRow:
     axes: tuple[str, str] | None = None
 
     def run(self, seed: int) -> Figures:
-        """Return the figures of one seed."""
         return self.measure(self.platform, seed)
 
     def judge(self, found: Sequence[Figures]) -> tuple[Judged, ...]:
@@ -356,7 +353,6 @@ class Panel:
 
     @property
     def status(self) -> str:
-        """What became of it, in words."""
         if self.rows:
             return f"row{'s' * (len(self.rows) > 1)} {', '.join(self.rows)}"
         return f"not reproducible on simulated hardware: {self.impossible}" if self.impossible else "open"

@@ -83,7 +83,6 @@ class ReleasedSteps(Kernels, frozen=True):
     def gpu_ns(
         self, chunks: Iterable[tuple[int, int]], batch: int, context: int, longest: int = 0, shortest: int = 0
     ) -> int:
-        """Return the time of a step."""
         assert isinstance(self.attention, AttentionFormula)
         assert self.attention.prompts is not None
         prompts = sum(tokens for tokens, _ in chunks)
@@ -239,12 +238,10 @@ class Found:
 
     @property
     def rate(self) -> float:
-        """Requests a second."""
         return STEP**self.power
 
     @property
     def share(self) -> float:
-        """The share of prompt machines."""
         return self.fleet[0] / sum(self.fleet)
 
 
@@ -308,7 +305,6 @@ def _least(
 
 
 def _at(kind: str, seed: int, rate: float) -> Workload:
-    """Return the requests at a rate, the same at each."""
     return at_rate(_workload(kind, seed), rate)
 
 

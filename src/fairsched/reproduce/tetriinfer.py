@@ -441,7 +441,6 @@ _CLASSES: tuple[tuple[str, str, str, int | None, int, int | None], ...] = (
 
 
 def _class_claims(ttft: int | None, jct: int, resources: int | None) -> tuple[Printed, ...]:
-    """Return what is printed of a class."""
     control = Control(_INTERFERES, "prompts alone")
     about = "time to first token over vLLM's"
     claims = [
@@ -480,7 +479,6 @@ _ARRIVALS = (
 
 
 def _class_row(name: str, phases: str, figure: str, ttft: int | None, jct: int, resources: int | None) -> PanelRow:
-    """Return the row of a class."""
     first, note = phases == "LPLD", _BUSY if resources is not None and resources > 0 else ""
     return row(
         id=name,

@@ -297,11 +297,9 @@ class Leasing:
     # --- what is told -----------------------------------------------------------------------------------------------
 
     def status(self) -> Document:
-        """Return plain JSON values: whether the store answers, and how renewals ended."""
         return {"up": not self.away, "why": self.why, "renewals": dict(sorted(self.counts.items()))}
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the samples for Prometheus."""
         yield "store_up", {}, not self.away
         for outcome in ("away", "given_up", "lost_writes", "refused", "renewed"):
             yield "lease_renewals_total", {"outcome": outcome}, self.counts[outcome]

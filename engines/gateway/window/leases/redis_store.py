@@ -68,5 +68,4 @@ class RedisStore:
         return bool(written), cast(bytes, value), int(seconds) * 1_000_000_000 + int(micros) * 1_000
 
     async def close(self) -> None:
-        """End the connections."""
         await self._redis.aclose()

@@ -48,7 +48,6 @@ class MemoryStore:
         self._clock = clock
 
     async def change(self, key: str, change: Change[T]) -> T:
-        """Change a value."""
         self.values[key], answer = change(self.values.get(key), self._clock())
         return answer
 
@@ -64,7 +63,6 @@ class FileStore:
         self._folder = folder
 
     async def change(self, key: str, change: Change[T]) -> T:
-        """Change a value, with its file locked."""
         return await asyncio.to_thread(self._changed, key, change)
 
     def _changed(self, key: str, change: Change[T]) -> T:
