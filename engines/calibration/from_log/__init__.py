@@ -1,6 +1,10 @@
 """A machine fitted to an access log: step times, workers, memory, scheduler. Read `fitting` first, then `machine`."""
 
-from fairsched.engines.calibration.from_log.fitting import LIMIT, Fitted, LogFit, fit_log
-from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, LogMachine
+from fairsched.engines.calibration.from_log.fitting import Fitted, LogFit, MachineSearch, fit_log
+from fairsched.engines.calibration.from_log.machine import COEFFICIENTS, UNLIMITED, LogMachine, Simulated
+from fairsched.engines.calibration.from_log.observed import Observed, observed
 
-__all__ = ["COEFFICIENTS", "LIMIT", "UNLIMITED", "Fitted", "LogFit", "LogMachine", "fit_log"]
+__all__ = [
+    "COEFFICIENTS", "UNLIMITED", "Fitted", "LogFit", "LogMachine", "MachineSearch", "Observed", "Simulated", "fit_log",
+    "observed",
+]  # fmt: skip

@@ -8,7 +8,7 @@ machine would have written, and the machine moves by their difference until ther
 numbers or names are tried one after the other.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -24,7 +24,16 @@ from fairsched.engines.calibration.from_log.machine import (
     Simulated,
     as_seen,
 )
-from fairsched.engines.calibration.from_log.observed import Floats, Observed, halves, lanes, observed, peaks, thinned
+from fairsched.engines.calibration.from_log.observed import (
+    Floats,
+    Mask,
+    Observed,
+    halves,
+    lanes,
+    observed,
+    peaks,
+    thinned,
+)
 from fairsched.engines.logs.access import AccessLog
 from fairsched.model.machine import LatencyModel, PresetDocument, ServerFacts, preset_document
 
@@ -76,6 +85,16 @@ def _ratio(said: Floats | np.ndarray, seen: Floats | np.ndarray, grain: float) -
     return np.where(said < 0, -_MISSED, found)
 
 
+def _next_pace(tried: Sequence[tuple[float, float]]) -> float:
+    """Return where the error would be 0 on a line through the two least errors of both signs, if there are both."""
+    above = min((each for each in tried if each[1] > 0), key=lambda each: each[1], default=None)
+    below = max((each for each in tried if each[1] <= 0), key=lambda each: each[1], default=None)
+    (a, at_a), (b, at_b) = (above, below) if above and below else tried[-2:]
+    slope = (at_a - at_b) / (a - b) if a != b and at_a != at_b else 1.0
+    moved = (a if abs(at_a) < abs(at_b) else b) - (at_a if abs(at_a) < abs(at_b) else at_b) / max(slope, 0.3)
+    return float(np.clip(moved, 0.5 * min(a, b), 2 * max(a, b)))
+
+
 @attrs.frozen(eq=False)
 class Figure:
     """Samples of one figure, simulated and observed, in nanoseconds."""
@@ -107,9 +126,9 @@ def figures(seen: Observed, said: Simulated) -> dict[str, Figure]:
 class MachineSearch:
     """The search: a stretch of the log, and machines on it."""
 
-    def __init__(self, seen: Observed, progress: Progress) -> None:
+    def __init__(self, seen: Observed, progress: Progress, weights: Mapping[int, int] | None = None) -> None:
         self.seen = seen
-        self.played = Played(seen)
+        self.played = Played(seen, weights)
         self.peaks = peaks(seen)
         self.progress = progress
         self.tried: dict[str, list[tuple[float | int | str, float]]] = {}
@@ -149,12 +168,29 @@ class MachineSearch:
         """Make all steps faster or slower together, if that is nearer: a few long steps are no error of the typical."""
         for width in steps:
             self.progress("speed")
-            trials = [
-                attrs.evolve(machine, times=tuple(share * value for value in machine.times))
-                for share in (1 - width, 1 + width)
-            ]
-            machine = min([machine, *trials], key=self.distance)
+            machine = min([machine, machine.slower(1 - width), machine.slower(1 + width)], key=self.distance)
         return machine
+
+    def paced(self, machine: LogMachine, rows: Mask | None = None) -> LogMachine:
+        """Return the machine, all its steps slower or faster alike, so that latencies are as long in all as was seen.
+
+        `rows` are the requests whose latencies count (None: those that are judged).
+        """
+        rows = self.seen.judged if rows is None else rows
+        wanted = float(self.seen.latency[rows].sum())
+
+        def off(pace: float) -> float:
+            said = self.played.on(machine.slower(pace)).latency[rows]
+            return float(np.log(max(float(said[said > 0].sum()), 1.0) / wanted))
+
+        tried = [(1.0, off(1.0))]
+        pace = float(np.exp(-np.clip(tried[0][1], -0.1, 0.1)))
+        for _ in range(PACES):
+            if abs(tried[-1][1]) < PACED:
+                break
+            tried.append((pace, off(pace)))
+            pace = _next_pace(tried)
+        return machine.slower(min(tried, key=lambda each: abs(each[1]))[0])
 
     def aim(self, workers: int) -> tuple[float, ...]:
         """Return the first guesses from the log, which are to be met."""
@@ -199,6 +235,14 @@ class MachineSearch:
         own = getattr(machine, what)
         least = min((distance for value, distance in tried if value == own), default=self.distance(machine))
         return tuple(value for value, far in tried if value != own and far <= least * (1 + BETTER) + ALIKE)
+
+    def rivals(self, machine: LogMachine) -> list[LogMachine]:
+        """Return the nearest machines of other kinds that explain the log about as well as this one."""
+        kinds: dict[tuple[int, str], LogMachine] = {(machine.workers, machine.rule): machine}
+        for each in sorted(self._distances, key=lambda each: self._distances[each]):
+            if self._distances[each] <= RIVAL * self.distance(machine):
+                kinds.setdefault((each.workers, each.rule), each)
+        return list(kinds.values())[1 : 1 + RIVALS]
 
     def seats(self, machine: LogMachine) -> list[int]:
         """Return the batch sizes that are tried: about as many as ran at once, and no limit."""
@@ -263,7 +307,13 @@ TYPICAL_LIMIT = 0.5
 """Nor half of the single requests by more."""
 DRIFTED = 0.03
 """A server that was so much faster or slower in one half is said to be."""
-DRIFT_STEPS = (0.12, 0.06, 0.03, 0.015)
+PACES = 5
+"""So many paces are tried at most, until latencies are as long as was seen within `PACED`."""
+PACED = 0.02
+RIVALS = 2
+"""So many other machines are kept that explain the log about as well."""
+RIVAL = 1.15
+"""They do if their distance is at most so many times the least."""
 PROMPTS_SAID = (1_000, 10_000)
 """Prompts of which is said what they take by the fit."""
 KNOWN_WITHIN = 0.1
@@ -324,6 +374,7 @@ class Fitted:
 class LogFit:
     """A machine, and how far it is from the half of the log that it has not seen.
 
+    `rivals` are machines of other kinds that explain the log about as well.
     `typical` is the median relative error of single requests, by figure.  `refusal` says why nothing should be
     concluded from simulations of this machine, and is empty where it is `credible`.  `parameters` says how well each of
     its numbers is known.  `drift` is how much slower than the machine the server was in the held-out half (0.1: every
@@ -333,6 +384,7 @@ class LogFit:
 
     name: str
     machine: LogMachine
+    rivals: tuple[LogMachine, ...]
     requests: int
     longest_prompt: int
     errors: tuple[FigureError, ...]
@@ -459,11 +511,13 @@ def fit_log(
     machine = attrs.evolve(machine, kv_tokens=max(machine.kv_tokens, judge.played.least_kv))
     told("the half that was held out")
     found, typical = held_out(second, judge.played.on(machine))
-    moved = judge.speed(machine, steps=DRIFT_STEPS)
+    moved = judge.paced(machine)
     parameters = _parameters(search, machine, workers is None and lane_count < 2)
+    lane_count = max(lane_count, 1)
     return LogFit(
         name=log.path.name,
-        machine=attrs.evolve(machine, workers=machine.workers * max(lane_count, 1)),
+        machine=attrs.evolve(machine, workers=machine.workers * lane_count),
+        rivals=tuple(attrs.evolve(each, workers=each.workers * lane_count) for each in search.rivals(machine)),
         requests=len(whole),
         longest_prompt=int(whole.prompt.max()),
         errors=found,

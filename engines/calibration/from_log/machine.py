@@ -1,5 +1,6 @@
 """The machine that is looked for: step times, workers, memory and the scheduler's settings; and what it would do."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import attrs
@@ -56,6 +57,10 @@ class LogMachine:
         piece = DecodePiece(1, max(decode, 1), context, request)
         return LatencyModel(name, source, max(constant, 1), token, attention, (piece,), self.kv_tokens)
 
+    def slower(self, pace: float) -> "LogMachine":
+        """Return the machine with steps that take so many times as long."""
+        return attrs.evolve(self, times=tuple(pace * value for value in self.times))
+
     @property
     def params(self) -> dict[str, str]:
         """The settings of the policy, as on a command line."""
@@ -94,9 +99,9 @@ def as_seen(seen: Observed, said: Simulated) -> Observed:
 class Played:
     """Requests that are simulated again and again on one machine after another.  Equal machines are simulated once."""
 
-    def __init__(self, seen: Observed) -> None:
+    def __init__(self, seen: Observed, weights: Mapping[int, int] | None = None) -> None:
         self.seen = seen
-        self.workload: Workload = seen.workload()
+        self.workload: Workload = seen.workload(weights or {})
         self.runs = 0
         self._known: dict[tuple[LatencyModel, LogMachine], Simulated] = {}
 

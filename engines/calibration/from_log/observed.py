@@ -1,6 +1,6 @@
 """What a log shows of a server: requests as columns, how many ran at once, and which stretches of the log are used."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -48,10 +48,10 @@ class Observed:
     def of(self, kept: Mask | Ints) -> "Observed":
         return Observed(*(getattr(self, field.name)[kept] for field in attrs.fields(Observed)))
 
-    def workload(self) -> Workload:
-        """Return the requests as a workload: the simulator sees what the server saw."""
+    def workload(self, weights: Mapping[int, int]) -> Workload:
+        """Return the requests as a workload of clients with these weights (else 1): what the server saw."""
         known, client = np.unique(self.client, return_inverse=True)
-        clients = tuple(Client(i, str(one)) for i, one in enumerate(known.tolist()))
+        clients = tuple(Client(i, str(one), weights.get(one, 1)) for i, one in enumerate(known.tolist()))
         return workload_of_columns("log", clients, (client, self.arrival, self.prompt, self.output, self.output))
 
 
@@ -81,20 +81,40 @@ def observed(log: AccessLog) -> Observed:
 def halves(whole: Observed) -> tuple[Observed, Observed]:
     """Return the first and the second half of the requests, in order of arrival.
 
-    What is still under way when the second half begins is its load, and is not judged.
+    What runs when the second half begins is its load, and what waits then is judged with it.
     """
     middle = len(whole) // 2
-    return whole.of(np.arange(middle)), _from(whole, middle, len(whole))
+    second = stretch_from(whole, middle, len(whole))
+    waiting = int(second.judged.sum()) - int(whole.judged[middle:].sum())
+    first = whole.of(np.arange(middle))
+    late = np.flatnonzero(first.judged & (first.arrival + first.latency > whole.arrival[middle]))
+    first.judged[late[len(late) - waiting :]] = False
+    return first, second
 
 
-def _from(whole: Observed, start: int, stop: int) -> Observed:
-    """Return the requests of a range of places and, unjudged, those that were under way when it begins."""
-    begin = whole.arrival[start]
-    under_way = np.flatnonzero(whole.arrival[:start] + whole.latency[:start] > begin)
-    kept = np.concatenate([under_way, np.arange(start, stop)])
-    found = whole.of(kept)
-    judged = found.judged & (kept >= start)
-    return attrs.evolve(found, judged=judged)
+def stretch_from(whole: Observed, start: int, size: int) -> Observed:
+    """Return so many requests in order of arrival: those under way when the one at a place comes, and those after it.
+
+    Under way means there from that moment on: what runs has the rest of its output left and is not judged; what waits
+    has its times from then.  Later requests are left out, as they change nothing for earlier ones.
+    """
+    begin, end, places = whole.arrival[start], whole.arrival + whole.latency, np.arange(len(whole))
+    found = whole.of(np.flatnonzero((end > begin) | (places >= start))[:size])
+    started = found.streams & (found.arrival + found.ttft <= begin) & (found.arrival < begin)
+    running = (found.arrival <= found.arrival[started].max(initial=-1)) & (found.arrival < begin)
+    past = np.maximum(begin - found.arrival, 0)
+    wait = np.where(found.streams, found.ttft, found.latency // 2)
+    part = (found.latency - past) / np.maximum(found.latency - wait, 1)
+    left = np.clip(np.ceil(found.output * part), 1, found.output).astype(np.int64)
+    return attrs.evolve(
+        found,
+        arrival=found.arrival + past,
+        ttft=np.where(found.streams, np.maximum(found.ttft - past, 1), UNKNOWN),
+        latency=found.latency - past,
+        prompt=np.where(running, 1, found.prompt),
+        output=np.where(running, left, found.output),
+        judged=found.judged & ~running,
+    )
 
 
 def thinned(half: Observed, most: int) -> Observed:
@@ -112,7 +132,7 @@ def thinned(half: Observed, most: int) -> Observed:
         place = next((i for i in near if all(abs(starts[order[i]] - s) >= size for s in chosen)), None)
         if place is not None:
             chosen.append(int(starts[order[place]]))
-    return _joined([_from(half, start, start + size) for start in sorted(chosen)])
+    return _joined([stretch_from(half, start, size) for start in sorted(chosen)])
 
 
 def lanes(half: Observed) -> Observed:

@@ -8,15 +8,13 @@ import attrs
 from fairsched.engines.analysis import safe_text, share, time
 from fairsched.engines.analysis.audit import Audit
 from fairsched.engines.calibration.from_log import LogFit
-from fairsched.engines.capacity.advice.effects import Effects
-from fairsched.engines.capacity.advice.window import LogWindow
-from fairsched.engines.capacity.tuning import Tuning
+from fairsched.engines.capacity.advice.effects import Effects, Interval
 from fairsched.engines.logs.access import AccessLog
 from fairsched.model import short_repr
 
 Verdict = Literal["gate", "leave", "capacity", "unknown"]
-"""`gate`: it would help.  `leave`: no client is harmed.  `capacity`: clients wait, and a gate would not help much.
-`unknown`: clients are harmed, and what a gate would do cannot be told from this log."""
+"""`gate`: it would help.  `leave`: no client waits long.  `capacity`: clients wait, and a gate would not help most.
+`unknown`: clients wait, and what a gate would do cannot be told from this log."""
 
 FEW = 200
 """A log with fewer requests is too short for a machine to be fitted and judged."""
@@ -28,10 +26,10 @@ _NAMED = 3
 class Advice:
     """What is found and what is advised.
 
-    `harmed` are the clients that starved or fell far behind, by number.  `fit` is the machine that was fitted, and
-    `effects` is what a gate changes; None where it did not come to that: `why_not` says why.  `models` are there
-    where a log has models that share no server: the first of them is looked at.  `complete` is False after an
-    interrupt: then there is what was found until then.
+    `harmed` are the clients that waited long, by number, and where a gate is advised those that it helps.  `fit` is
+    the machine that was fitted, and `effects` is what a gate changes; None where it did not come to that: `why_not`
+    says why.  `models` are there where a log has models that share no server: the first of them is looked at.
+    `complete` is False after an interrupt: then there is what was found until then.
     """
 
     __repr__ = short_repr
@@ -41,8 +39,6 @@ class Advice:
     harmed: tuple[int, ...]
     verdict: Verdict
     fit: LogFit | None = None
-    window: LogWindow | None = None
-    tuning: Tuning | None = None
     effects: Effects | None = None
     why_not: str = ""
     weights: Mapping[str, int] = attrs.field(factory=dict)
@@ -55,20 +51,13 @@ class Advice:
         return f"{'fcfs' if self.fit is None else self.fit.machine.policy}+deficit"
 
     @property
-    def quantum(self) -> int | None:
-        """The quantum that was tuned; None where nothing was simulated."""
-        if self.tuning is None or not self.tuning.points:
-            return None
-        return (self.tuning.chosen or self.tuning.nearest).quantum
-
-    @property
     def paragraph(self) -> str:
         """The advice in a few sentences."""
         return " ".join(self.sentences())
 
     def sentences(self) -> list[str]:
         """Return the advice in sentences, the verdict first."""
-        said = [verdict(self), *_harm(self), *_effect(self), *_certainty(self), *next_steps(self)[:1]]
+        said = [verdict(self), *_harm(self), *_certainty(self), *next_steps(self)[:1]]
         if self.models:
             first, *others = (safe_text(name) for name in self.models)
             apart = f"{_listed(others)} had servers of their own: choose them with --only model=NAME."
@@ -85,11 +74,9 @@ class Advice:
             "why_not": self.why_not or None,
             "harmed": [self.audit.clients[client].name for client in self.harmed],
             "policy": self.policy,
-            "quantum": self.quantum,
             "log_more": to_log(self.log),
             "calibration": None if self.fit is None else self.fit.to_json(),
             "effects": None if effects is None else effects.to_json(),
-            "tuning": None if self.tuning is None else self.tuning.to_dict(),
             "audit": self.audit.to_json(),
         }
 
@@ -100,22 +87,25 @@ def verdict(advice: Advice) -> str:
     match advice.verdict:
         case "gate":
             effects = _effects(advice)
-            _, today, gated = effects.groups()["harmed"]
             return (
                 f"Put a gate before the server: the p99 time to a first token of {clients} would fall from "
-                f"{time(today.ttft_us.p99)} to {time(gated.ttft_us.p99)}, {_cost(effects)}."
+                f"{time(effects.logged(advice.harmed).p99)} to {_between(effects.gated(advice.harmed))}, "
+                f"{_throughput(effects)}."
             )
         case "capacity":
-            return f"A gate alone would not help {clients} much: the server is short of capacity when they wait."
-        case "leave" if len(advice.log.clients) < 2:
-            return "Leave it as it is: the log names one client, so there is nothing to share."
+            return f"The server is short of capacity: {clients} wait, and a gate alone would not help most of them."
         case "leave":
-            return "Leave it as it is: no client starved, and none fell far behind its fair share."
+            return "Leave it as it is: no client starved, and none waited long."
     if not advice.complete:
         return f"Interrupted: {clients} had to wait, and what a gate would change was not computed."
     if not advice.harmed:
         return f"Nothing is advised: {advice.why_not}."
     return f"{_capital(clients)} had to wait; what a gate would change cannot be told from this log."
+
+
+def _between(interval: Interval) -> str:
+    low, high = map(time, interval)
+    return low if low == high else f"between {low} and {high}"
 
 
 def names(advice: Advice, clients: Sequence[int]) -> str:
@@ -136,19 +126,12 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:] if text.startswith("client ") else text
 
 
-def _cost(effects: Effects) -> str:
-    """Return what the gate costs: throughput, and the others' times."""
-    change = effects.throughput - 1
-    if abs(change) < 0.005:
-        throughput = "at the same throughput"
-    else:
-        throughput = f"at {abs(change):.1%} {'less' if change < 0 else 'more'} throughput"
-    others = effects.groups().get("others")
-    if others is None:
-        return throughput
-    _, today, gated = others
-    moved = "stay at" if today.ttft_us.p99 == gated.ttft_us.p99 else f"go from {time(today.ttft_us.p99)} to"
-    return f"{throughput}, while the other clients' would {moved} {time(gated.ttft_us.p99)}"
+def _throughput(effects: Effects) -> str:
+    """Return what the gate costs."""
+    low, high = (each - 1 for each in effects.throughput)
+    if max(-low, high) < 0.02:
+        return "at the same throughput"
+    return f"with {low:+.0%} to {high:+.0%} of throughput"
 
 
 def _harm(advice: Advice) -> list[str]:
@@ -170,7 +153,8 @@ def _harm(advice: Advice) -> list[str]:
             "waiting with no service at all, while others were served."
         )
     else:
-        said.append(f"{log} {names(advice, advice.harmed)} fell behind a fair share while others were served.")
+        longest = max(audit.clients[client].wait_us.p99 or 0.0 for client in advice.harmed)
+        said.append(f"{log} the p99 wait of {names(advice, advice.harmed)} is up to {time(longest)}.")
     rest = [client for client in range(len(audit.clients)) if client not in advice.harmed]
     if rest:
         most = max(rest, key=lambda client: audit.clients[client].service)
@@ -179,37 +163,32 @@ def _harm(advice: Advice) -> list[str]:
     return said
 
 
-def _effect(advice: Advice) -> list[str]:
-    """Return how much the gate changes."""
-    if advice.effects is None:
-        return []
+def _certainty(advice: Advice) -> list[str]:
+    """Return what the figures rest on."""
     effects = advice.effects
-    logged, today, gated = effects.groups()["harmed"]
+    if effects is None:
+        why = advice.verdict == "unknown" and advice.harmed and advice.complete
+        return [f"No figure is claimed: {advice.why_not}."] if why else []
     window = effects.window
     where = "the log" if window.whole else f"its busiest stretch ({window.requests:,} of {window.of:,} requests)"
-    said = [
-        f"Simulated on {where}: starved {today.starved:,} time{'s' * (today.starved != 1)}, with the gate "
-        f"{gated.starved:,}; p50 to the first token {time(today.ttft_us.p50)}, with the gate {time(gated.ttft_us.p50)}."
-    ]
-    if logged.ttft_us.p99 is not None:
+    said = f"Simulated on {where}, by {len(effects.members)} machines that explain it about as well"
+    workers = sorted({member.machine.workers for member in effects.members})
+    if len(workers) > 1:
+        said += f", with {' or '.join(map(str, workers))} servers"
+    said = [f"{said}. Requests are taken to come at the same times whatever the server does."]
+    if advice.verdict != "gate" and effects.helped:
+        helped = effects.helped
         said.append(
-            f"Logged there: p50 {time(logged.ttft_us.p50)}, p99 {time(logged.ttft_us.p99)}, starved "
-            f"{logged.starved:,} time{'s' * (logged.starved != 1)}."
+            f"A gate would help {names(advice, helped)}: p99 to a first token from {time(effects.logged(helped).p99)} "
+            f"to {_between(effects.gated(helped))}."
+        )
+    if effects.unsure:
+        unsure = effects.unsure
+        said.append(
+            f"For {names(advice, unsure)} it cannot be told: p99 {time(effects.logged(unsure).p99)} today, with a gate "
+            f"{_between(effects.gated(unsure))}."
         )
     return said
-
-
-def _certainty(advice: Advice) -> list[str]:
-    """Return how sure the figures are."""
-    if advice.effects is not None and advice.fit is not None:
-        return [
-            f"How sure: a machine that was fitted to the log {advice.fit.summary}; on the simulated stretch it misses "
-            f"what was logged by at most {advice.effects.misfit:.0%} at p50 and p95. Requests are taken to come at the "
-            "same times whatever the server does."
-        ]
-    if advice.verdict == "unknown" and advice.harmed and advice.complete:
-        return [f"No figure is claimed: {advice.why_not}."]
-    return []
 
 
 def next_steps(advice: Advice) -> list[str]:
@@ -227,10 +206,7 @@ def next_steps(advice: Advice) -> list[str]:
     if advice.verdict == "unknown" and missing:
         return [f"Next: log {_listed(missing)}, and ask again."]
     if advice.verdict == "unknown":
-        return [
-            'Next: run `fairsched gateway gateway.toml --log calls.jsonl` with `policy = "fcfs"`, which holds the '
-            "order of arrival, before the server, and ask again with its log."
-        ]
+        return ["Next: take a log in which the clients wait longer, and ask again."]
     return ["Next: keep `fairsched audit --fail-on 'starved>0'` in CI on this log, so that it stays so."]
 
 

@@ -1,8 +1,8 @@
 """From an access log to advice: what it shows, which machine it is of, what a gate would change, and what to do.
 
-The log is audited first.  Where no client starved or fell behind, it is left as it is.  Else a machine is fitted to it;
-where the fit is credible, and repeats the stretch in which requests waited most, that stretch is simulated as the
-server is today and with gates, the quantum is tuned, and the effect is told.  Where it is not, no claim is made.
+The log is audited first.  Where no client waited long, it is left as it is.  Else machines are fitted to it, and the
+stretch in which requests waited most is simulated on each, as the server is today and with a gate.  What is advised is
+what all of them say.
 """
 
 from collections.abc import Mapping
@@ -10,26 +10,19 @@ from collections.abc import Mapping
 import attrs
 
 from fairsched.engines.analysis.audit import Audit, audit_log, pools
-from fairsched.engines.calibration.from_log import LIMIT, fit_log
+from fairsched.engines.calibration.from_log import fit_log
 from fairsched.engines.capacity.advice.advice import Advice
-from fairsched.engines.capacity.advice.effects import Effects, cases, present
+from fairsched.engines.capacity.advice.effects import effects
 from fairsched.engines.capacity.advice.window import REQUESTS, busiest_window
-from fairsched.engines.capacity.tuning import tune
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Filters, Paths, only, read_access_log
-from fairsched.engines.simulation import Cluster, Progress, compare
-from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.registry import local_policy, unknown, with_parameters
+from fairsched.engines.simulation import Progress
+from fairsched.policies.registry import unknown
 
 SECOND_NS = 10**9
-HELPS = 1.25
-"""A gate helps if the harmed clients' p99 time to the first token is so many times shorter, or half of the starved time
-is gone."""
-MISFIT_MAX = LIMIT
-"""Nothing is claimed where today's simulation of the stretch misses a percentile by more than this share."""
+FITTED_TO = 400
+"""So many requests of each half of the log are simulated to fit a machine."""
 TOLD_MIN = 0.1
 """So many requests must have a first token (or a time in the queue) for waits to be told."""
-QUANTA = (4_096, 32_768)
-"""Quanta that are tried.  A log does not tell which prompts share a prefix, and smaller quanta cost locality."""
 
 
 def advise(
@@ -76,21 +69,17 @@ def advise(
         weights = {name: weight for name, weight in weights.items() if name in log.clients}
     told("auditing", 0, 0)
     audit = audit_log(log, weights=weights, starved_after_ns=starved_after_ns)
-    found = Advice(log, audit, _harmed(audit, starved_after_ns), "leave", weights=weights, models=models)
+    found = Advice(log, audit, _waited(audit, starved_after_ns), "leave", weights=weights, models=models)
     if not _waits_are_told(log):
         why = "the log has a first token (or a time in the queue) for too few requests, so waits are not known"
         return attrs.evolve(found, verdict="unknown" if len(log.clients) > 1 else "leave", why_not=why)
-    if not found.harmed:
-        return found
+    if not found.harmed or len(log.clients) < 2:
+        return attrs.evolve(found, verdict="capacity" if found.harmed else "leave")
     found = attrs.evolve(found, verdict="unknown", why_not="it was interrupted", complete=False)
     try:
-        found = _fitted(found, workers, told)
-        if found.why_not:
-            return found
-        found = _simulated(found, starved_after_ns, requests, told)
+        return _simulated(found, workers, requests, told)
     except KeyboardInterrupt:
         return found
-    return found
 
 
 def _waits_are_told(log: AccessLog) -> bool:
@@ -99,85 +88,37 @@ def _waits_are_told(log: AccessLog) -> bool:
     return bool(ran.any()) and float((log.served_ns[ran] != UNKNOWN).mean()) >= TOLD_MIN
 
 
-def _harmed(audit: Audit, starved_after_ns: int) -> tuple[int, ...]:
-    """Return clients that starved, longest first, and those that fell far behind and waited for half as long as
-    starving."""
-    starved = list(audit.starved)
-    behind = [
-        client
-        for client in audit.losers()
-        if client not in audit.starved and (audit.clients[client].wait_us.p99 or 0.0) * 2e3 >= starved_after_ns
-    ]
-    return (*starved, *behind)
+def _waited(audit: Audit, starved_after_ns: int) -> tuple[int, ...]:
+    """Return clients that starved, longest first, and those whose p99 wait is as long as starving."""
+    long = [i for i, client in enumerate(audit.clients) if (client.wait_us.p99 or 0.0) * 1e3 >= starved_after_ns]
+    return (*audit.starved, *(client for client in long if client not in audit.starved))
 
 
-def _fitted(found: Advice, workers: int | None, told: Progress) -> Advice:
-    """Return the machine of the log; `why_not` says why it is not good enough."""
+def _simulated(found: Advice, workers: int | None, requests: int, told: Progress) -> Advice:
+    """Return what a gate would change in the stretch in which requests waited most, by machines fitted to the log."""
     log = found.log
     if workers is None and "worker" in log.fields:
         workers = len(log.workers)
     try:
-        fit = fit_log(log, workers=workers, progress=lambda what: told(f"fitting a machine: {what}", 0, 0))
+        fit = fit_log(
+            log,
+            workers=workers,
+            requests_max=FITTED_TO,
+            progress=lambda what: told(f"fitting a machine: {what}", 0, 0),
+        )
     except ValueError as error:
         return attrs.evolve(found, why_not=str(error).removeprefix(f"{log.path}: "), complete=True)
-    return attrs.evolve(found, fit=fit, why_not=fit.refusal, complete=True)
-
-
-def _simulated(found: Advice, starved_after_ns: int, requests: int, told: Progress) -> Advice:
-    """Return what gates would change in the stretch in which requests waited most."""
-    assert found.fit is not None
-    machine = found.fit.machine
-    window = busiest_window(found.log, requests)
+    window = busiest_window(log, requests)
     if window is None:
-        return attrs.evolve(found, why_not="no request in the log had an output")
-    here = present(window)
-    harmed = tuple(client for client in found.harmed if client in here)
-    workload = window.workload(found.weights)
-    cluster = Cluster(machine.latency(), machine.workers)
-    found = attrs.evolve(found, window=window, why_not="it was interrupted", complete=False)
-    router = "join-shortest-queue"
-    tuning = tune(
-        workload,
-        starved_after_ns,
-        policy=f"{machine.policy}+deficit",
-        params=machine.params,
-        router=router,
-        cluster=cluster,
-        quanta=QUANTA,
-        capped=False,
-        progress=lambda what, done, total: told(f"choosing the quantum: {what}", done, total),
+        return attrs.evolve(found, why_not="no request in the log had an output", complete=True)
+    weights = {log.clients.index(name): weight for name, weight in found.weights.items()}
+    changed = effects(window, fit, found.harmed, weights, told)
+    return attrs.evolve(
+        found,
+        fit=fit,
+        effects=changed,
+        verdict=changed.verdict,
+        harmed=changed.helped if changed.verdict == "gate" else found.harmed,
+        why_not="",
+        complete=True,
     )
-    found = attrs.evolve(found, tuning=tuning)
-    if not tuning.complete:
-        return found
-    policies = [_policy(machine.policy, machine.params)]
-    policies += [_policy(f"{machine.policy}+counter", machine.params)]
-    policies += [_policy(f"{machine.policy}+deficit", {**machine.params, "quantum": str(found.quantum)})]
-    comparison = compare(
-        workload,
-        policies,
-        [router],
-        cluster=cluster,
-        progress=lambda what, done, total: told(f"simulating {what}", done, total),
-    )
-    if not comparison.complete:
-        return found
-    told("auditing what was simulated", 0, 0)
-    logged, simulated = cases(window, comparison, found.weights, starved_after_ns)
-    today, _, gated = simulated.values()
-    others = tuple(sorted(here - set(harmed)))
-    effects = Effects(window, comparison, logged, today, gated, harmed, others)
-    found = attrs.evolve(found, effects=effects, why_not="", complete=True)
-    if effects.misfit > MISFIT_MAX:
-        why = f"today's simulation of the busiest stretch misses what was logged by {effects.misfit:.0%}"
-        return attrs.evolve(found, effects=None, why_not=why)
-    return attrs.evolve(found, verdict="gate" if _helps(effects) else "capacity")
-
-
-def _policy(name: str, params: Mapping[str, str]) -> ComposedPolicy:
-    return attrs.evolve(with_parameters(local_policy(name), params), name=name)
-
-
-def _helps(effects: Effects) -> bool:
-    today, gated = effects.today.group(effects.harmed), effects.gated.group(effects.harmed)
-    return effects.speedup >= HELPS or (today.starved_us > 0 and 2 * gated.starved_us <= today.starved_us)

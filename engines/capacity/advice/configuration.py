@@ -24,6 +24,7 @@ from fairsched.policies.registry import local_policy, with_parameters
 CLIENTS_MAX = 64
 """So many clients are written, those with the most service; others are added in the same way."""
 QUANTUM = 4_096
+"""A log does not tell which prompts share a prefix, so the default is as good as any larger one."""
 KNOWN_MIN = 0.9
 """The log must tell of such a share of the requests when their wait was over, for windows to be known."""
 LARGEST = 8
@@ -42,7 +43,7 @@ def gateway_toml(advice: Advice) -> str:
         "#   fairsched gateway gateway.toml --log calls.jsonl",
         'listen = "127.0.0.1:8080"',
         f"policy = {json.dumps(advice.policy)}",
-        f"quantum = {advice.quantum or QUANTUM}",
+        f"quantum = {QUANTUM}",
         "",
         *(f"# WARNING: {warning}" for warning in windows.warnings),
     ]
@@ -82,9 +83,6 @@ def vllm_toml(advice: Advice) -> str:
         "# A request names its client in vllm_xargs, or the gateway does.",
         f"policy = {json.dumps(advice.policy)}",
     ]
-    # Below a step's budget a quantum would cut what a step computes into turns; the default follows vLLM's budget.
-    if advice.quantum is not None:
-        lines += ["", "[parameters]", f"quantum = {advice.quantum}"]
     if weights:
         lines += ["", "[clients]", *(f"{_key(name)} = {weight}" for name, weight in weights.items())]
     return "\n".join(lines) + "\n"
@@ -155,7 +153,7 @@ class Windows:
 
 def _bound(advice: Advice, tokens: int) -> int | None:
     """Return what the policy promises of two clients in windows of so many tokens together."""
-    policy = with_parameters(local_policy(advice.policy), {"quantum": str(advice.quantum or QUANTUM)})
+    policy = with_parameters(local_policy(advice.policy), {"quantum": str(QUANTUM)})
     clients = tuple(Client(i, name, weight) for i, (name, weight) in enumerate(_clients(advice)))
     clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
     return policy.guarantee.service_gap_bound(clients, window_limits(policy.guarantee, tokens, WindowTerms()))

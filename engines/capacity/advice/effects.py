@@ -1,143 +1,154 @@
-"""What a gate changes: a stretch of a log as it was logged, simulated as the server is today, and simulated with gates.
+"""What a gate changes, as intervals: a stretch of a log as it was logged, and as machines that explain it would serve
+it, today and under a gate.
 
-Every case is audited in the same way, as a log with the times of that case, so that figures of one can be held against
-those of another.
+No machine is the server.  So each that explains the log about as well is set to the pace of the stretch, and of each
+half of it, and simulated.  An interval reaches from the shortest to the longest time that any of them finds, over
+requests drawn again, and beyond by the factor by which their simulations of today miss what was logged.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import attrs
 import numpy as np
 
-from fairsched.engines.analysis import Comparison, Run, Summary, summary
-from fairsched.engines.analysis.audit import Audit, audit_log
+from fairsched.engines.analysis import Summary, summary
+from fairsched.engines.calibration.from_log import LogFit, LogMachine, MachineSearch, Observed, Simulated
 from fairsched.engines.capacity.advice.window import LogWindow
-from fairsched.engines.logs.access import UNKNOWN, AccessLog
+from fairsched.engines.simulation import Progress
 from fairsched.model.service import Ints
 
-
-@attrs.frozen
-class Group:
-    """What became of the requests of some clients: times to the first token and latencies, how often these clients
-    starved, and how long in all; in microseconds."""
-
-    requests: int
-    ttft_us: Summary
-    latency_us: Summary
-    starved: int
-    starved_us: float
+GATE = "deficit"
+HELPS = 2
+"""A client is helped if its p99 time to a first token is so many times shorter even by the interval's end, and waits
+if it is not by its beginning."""
+MOST = 2, 0.25
+"""Clients that wait nevertheless send too much if there are so many, or so large a share of those that wait: if more
+do, the server is too small."""
+_DRAWS = 40
+_ENDS = 5, 95
+Interval = tuple[float, float]
+"""The least and the most, in microseconds."""
 
 
 @attrs.frozen(eq=False)
-class AdvisedCase:
-    """One way to serve the stretch: its requests as a log, what an audit finds, and the run (None: it was logged)."""
+class Member:
+    """A machine at the pace of the stretch, and what it does with the requests: today, and under the gate."""
 
-    name: str
-    log: AccessLog
-    audit: Audit
-    run: Run | None
-
-    def group(self, clients: Sequence[int]) -> Group:
-        """Return what became of these clients' requests."""
-        found = [self.audit.clients[client] for client in clients]
-        rows = np.flatnonzero(np.isin(self.log.client, np.array(clients, dtype=np.int64)))
-        first = rows[self.log.first_ns[rows] != UNKNOWN]
-        return Group(
-            requests=len(rows),
-            ttft_us=summary(self.log.first_ns[first] - self.log.arrival_ns[first]),
-            latency_us=summary(self.log.end_ns[rows] - self.log.arrival_ns[rows]),
-            starved=sum(each.starved for each in found),
-            starved_us=sum(each.starved_us for each in found),
-        )
+    machine: LogMachine
+    today: Simulated
+    gated: Simulated
 
 
 @attrs.frozen(eq=False)
 class Effects:
-    """The stretch as it was `logged`, simulated as it is `today`, and simulated with the gate advised (`gated`).
-
-    `others` are clients by number, beside the `harmed` ones, with requests in the stretch.
-    """
+    """What a gate does for the clients that waited: `helped` surely are, `waiting` surely are not, and of `unsure` ones
+    the interval has both.  `others` are further clients with requests in the stretch.  The first of the `members` is
+    the machine that was fitted."""
 
     window: LogWindow
-    comparison: Comparison
-    logged: AdvisedCase
-    today: AdvisedCase
-    gated: AdvisedCase
-    harmed: tuple[int, ...]
-    others: tuple[int, ...]
+    members: tuple[Member, ...]
+    helped: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    unsure: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
+
+    def rows(self, clients: Sequence[int]) -> Ints:
+        """Return the requests of these clients that say when their first token came."""
+        seen = self.window.seen
+        return np.flatnonzero(seen.judged & seen.streams & np.isin(seen.client, np.array(clients, dtype=np.int64)))
+
+    def logged(self, clients: Sequence[int]) -> Summary:
+        """Return times to a first token as they were logged."""
+        return summary(self.window.seen.ttft[self.rows(clients)])
+
+    def gated(self, clients: Sequence[int]) -> Interval:
+        """Return between which times their p99 time to a first token lies with the gate."""
+        rows = self.rows(clients)
+        draws = np.random.default_rng(0).choice(rows, (_DRAWS, len(rows)))
+        found = []
+        for member in self.members:
+            times = _finished(member.gated)
+            off = max(_miss(member.today, self.window.seen, each) for each in (rows, self.rows(self.clients)))
+            ends = np.percentile(np.percentile(times[draws], 99, axis=1, method="inverted_cdf"), _ENDS)
+            found.append((float(ends[0]) / off, float(ends[1]) * off))
+        return min(low for low, _ in found) / 1e3, max(high for _, high in found) / 1e3
 
     @property
-    def throughput(self) -> float:
-        """The gate's output tokens a second over today's, both simulated."""
-        today, gated = (
-            0.0 if case.run is None else case.run.measures.output_tokens_per_s or 0.0
-            for case in (self.today, self.gated)
-        )
-        return gated / today if today else 1.0
+    def clients(self) -> tuple[int, ...]:
+        """All clients with requests in the stretch."""
+        return (*self.helped, *self.unsure, *self.waiting, *self.others)
 
     @property
-    def speedup(self) -> float:
-        """How many times shorter the harmed clients' p99 time to the first token is with the gate, both simulated."""
-        today, gated = (case.group(self.harmed).ttft_us.p99 or 0.0 for case in (self.today, self.gated))
-        return today / gated if gated else 1.0
+    def throughput(self) -> Interval:
+        """The gate's output tokens a second over today's: the least and the most."""
+        end = [
+            [int((self.window.seen.arrival + _finished(run)).max()) for run in (member.today, member.gated)]
+            for member in self.members
+        ]
+        found = [today / gated for today, gated in end]
+        return min(found), max(found)
 
     @property
-    def misfit(self) -> float:
-        """The largest relative error of today's simulation of the stretch.
-
-        It is at p50 and p95 of first tokens and latencies, of all requests and of the harmed clients'.
-        """
-        errors = [0.0]
-        for clients in (self.harmed, (*self.harmed, *self.others)):
-            logged, today = self.logged.group(clients), self.today.group(clients)
-            known = logged.ttft_us.p50 is not None
-            for name in ("ttft_us", "latency_us") if known else ("latency_us",):
-                for percent in ("p50", "p95"):
-                    seen, said = (getattr(getattr(each, name), percent) for each in (logged, today))
-                    errors.append(abs(said - seen) / seen if seen else 0.0)
-        return max(errors)
-
-    def groups(self) -> Mapping[str, tuple[Group, Group, Group]]:
-        """Return the harmed clients and the others: logged, today, gated."""
-        named = {"harmed": self.harmed, "others": self.others}
-        return {
-            name: (self.logged.group(clients), self.today.group(clients), self.gated.group(clients))
-            for name, clients in named.items()
-            if clients
-        }
+    def verdict(self) -> Literal["gate", "capacity", "unknown"]:
+        """What is to be done."""
+        count = len(self.helped) + len(self.unsure) + len(self.waiting)
+        most = max(MOST[0], int(MOST[1] * count))
+        if self.helped and len(self.waiting) + len(self.unsure) <= most:
+            return "gate"
+        return "capacity" if len(self.waiting) > most or not self.unsure else "unknown"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values: the stretch, what the gate changes, and each group in each case."""
-        cases = ("logged", "today", "gated")
+        """Return plain values: the stretch, the machines, and each group of clients, logged and with the gate."""
+        groups = {name: getattr(self, name) for name in ("helped", "waiting", "unsure", "others")}
         return {
             "requests": self.window.requests,
             "of": self.window.of,
-            "speedup": self.speedup,
             "throughput": self.throughput,
-            "misfit": self.misfit,
+            "machines": [attrs.asdict(member.machine) for member in self.members],
             **{
-                name: {case: attrs.asdict(group) for case, group in zip(cases, groups, strict=True)}
-                for name, groups in self.groups().items()
+                name: {"logged_ttft_us": attrs.asdict(self.logged(each)), "gated_ttft_p99_us": self.gated(each)}
+                for name, each in groups.items()
+                if len(self.rows(each))
             },
         }
 
 
-def cases(
-    window: LogWindow, comparison: Comparison, weights: Mapping[str, int], starved_after_ns: int
-) -> tuple[AdvisedCase, dict[str, AdvisedCase]]:
-    """Return the stretch as it was logged, and each run of the comparison by its label."""
+def effects(window: LogWindow, fit: LogFit, waited: Sequence[int], weights: dict[int, int], told: Progress) -> Effects:
+    """Return what a gate changes in the stretch for the clients that waited."""
+    seen = window.seen
+    search = MachineSearch(seen, lambda _: None, weights)
+    judged = np.flatnonzero(seen.judged)
+    halves = [np.isin(np.arange(len(seen)), part) for part in np.array_split(judged, 2)]
+    tried = [(fit.machine, seen.judged), *((fit.machine, half) for half in halves)]
+    tried += [(rival, seen.judged) for rival in fit.rivals]
+    members = []
+    for done, (machine, rows) in enumerate(tried):
+        told("simulating the server, as it is and with a gate", done, len(tried))
+        machine = search.paced(machine, rows)
+        gated = attrs.evolve(machine, policy=f"{machine.policy}+{GATE}")
+        members.append(Member(machine, search.played.on(machine), search.played.on(gated)))
+    found = Effects(window, tuple(members), others=tuple(np.unique(seen.client[judged]).tolist()))
+    groups: dict[str, list[int]] = {"helped": [], "waiting": [], "unsure": [], "others": []}
+    for client in found.others:
+        name = "others"
+        if client in waited and len(found.rows([client])):
+            low, high = found.gated([client])
+            logged = found.logged([client]).p99 or 0.0
+            name = "helped" if high * HELPS <= logged else "unsure" if low * HELPS <= logged else "waiting"
+        groups[name].append(client)
+    helped, waiting, unsure, others = map(tuple, groups.values())
+    return Effects(window, found.members, helped, waiting, unsure, others)
 
-    def case(name: str, log: AccessLog, run: Run | None) -> AdvisedCase:
-        return AdvisedCase(name, log, audit_log(log, weights=weights, starved_after_ns=starved_after_ns), run)
 
-    logged = case("logged", window.as_logged(), None)
-    return logged, {
-        label: case(label, window.as_simulated(dict(run.requests)), run) for label, run in comparison.named()
-    }
+def _finished(run: Simulated) -> Ints:
+    """Return times to a first token; that of a request that was never served is as long as any."""
+    return np.where(run.ttft < 0, run.ttft.max(initial=1), run.ttft)
 
 
-def present(window: LogWindow) -> set[int]:
-    """Return the clients with requests that count."""
-    clients: Ints = window.log.client[window.rows[window.counted]]
-    return set(np.unique(clients).tolist())
+def _miss(run: Simulated, seen: Observed, rows: Ints) -> float:
+    """Return by which factor the simulation misses the logged p50, p95 or p99 of these requests, at most."""
+    if not len(rows):
+        return 1.0
+    said, logged = (np.percentile(each[rows], (50, 95, 99)) for each in (_finished(run), seen.ttft))
+    return float(np.exp(np.abs(np.log(np.maximum(said, 1) / np.maximum(logged, 1))).max()))

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairsched.engines.analysis import count, rate, report, share, time
+from fairsched.engines.analysis import report, share, summary, time
 from fairsched.engines.analysis.audit import LEGEND, audit_plots, audit_scope
 from fairsched.engines.capacity.advice.advice import Advice, names, next_steps
 from fairsched.engines.capacity.advice.configuration import gateway_toml, vllm_toml
-from fairsched.engines.capacity.advice.effects import AdvisedCase, Effects
-from fairsched.engines.capacity.tuning import Tuning
-from fairsched.engines.logs.access import UNKNOWN
+from fairsched.engines.capacity.advice.effects import Effects
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,17 +37,17 @@ def write_advice(directory: Path, advice: Advice, command: str) -> Path:
 def page_of(advice: Advice, command: str) -> report.Page:
     """Return the page."""
     parts: list[report.Part] = []
-    if advice.effects is not None:
-        effects = advice.effects
-        parts += [report.plot_part(_first_tokens(advice, effects, "harmed", effects.harmed))]
-        if effects.others:
-            parts += [report.plot_part(_first_tokens(advice, effects, "others", effects.others))]
+    if (effects := advice.effects) is not None:
+        groups = {"helped": effects.helped, "waiting": (*effects.unsure, *effects.waiting), "others": effects.others}
         parts += [
-            report.Part("Each client: times to the first token, and starvation", [_clients(advice, effects)]),
-            report.Part("What was simulated", [_runs(effects)]),
+            report.plot_part(_first_tokens(advice, effects, name, clients))
+            for name, clients in groups.items()
+            if len(effects.rows(clients))
         ]
-    if advice.tuning is not None:
-        parts += [report.Part("The quantum", [_quanta(advice.tuning)])]
+        parts += [
+            report.Part("Each client: times to the first token", [_clients(advice, effects)]),
+            report.Part("The machines that explain the log", [_machines(effects)]),
+        ]
     if advice.fit is not None:
         parts += [report.Part("The machine that was fitted", [report.Sentences(advice.fit.sentences())])]
     parts += [report.plot_part(plot) for plot in audit_plots(advice.audit) if plot.title in _FROM_THE_AUDIT]
@@ -66,36 +64,36 @@ def page_of(advice: Advice, command: str) -> report.Page:
     )
 
 
+_TITLES = {
+    "helped": "How long the clients that a gate helps would wait",
+    "waiting": "How long the clients would wait that wait nevertheless",
+    "others": "What it costs the others",
+}
+
+
 def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequence[int]) -> report.Plot:
-    """Return distributions of times to the first token in all three cases."""
-
-    def sample(case: AdvisedCase) -> np.ndarray:
-        rows = np.flatnonzero(np.isin(case.log.client, np.array(clients)) & (case.log.first_ns != UNKNOWN))
-        seconds = np.sort(case.log.first_ns[rows] - case.log.arrival_ns[rows]) / 1e9
-        return np.maximum(seconds, _LEAST_S)
-
+    """Return distributions of times to the first token: logged, and as the first machine has them."""
+    rows, member = effects.rows(clients), effects.members[0]
     shown = [
-        (sample(case), style, name)
-        for case, style, name in zip(
-            (effects.logged, effects.today, effects.gated),
+        (np.maximum(np.sort(times[rows]) / 1e9, _LEAST_S), style, name)
+        for times, style, name in zip(
+            (effects.window.seen.ttft, member.today.ttft, member.gated.ttft),
             _STYLES,
             ("as it was logged", "as it is today, simulated", "with the gate, simulated"),
             strict=True,
         )
     ]
-    shown = [each for each in shown if len(each[0])]
 
     def picture(figure: "Figure") -> None:
         report.distribution(
             figure, "time to the first token, seconds (log)", [(each, style) for each, style, _ in shown]
         )
 
-    whose = names(advice, clients)
     return report.drawn(
         f"ttft-{group}",
-        "How long the clients that had to wait would wait" if group == "harmed" else "What it costs the others",
-        f"Requests of {whose}. Further left is faster. Where the first two lines lie on each other, the simulation is "
-        "as the server was; the third is what the gate changes.",
+        _TITLES[group],
+        f"Requests of {names(advice, clients)}. Further left is faster. Where the first two lines lie on each other, "
+        "the simulation is as the server was; the third is what the gate changes.",
         3.6,
         picture,
         [report.Key(name, style) for _, style, name in shown],
@@ -103,67 +101,36 @@ def _first_tokens(advice: Advice, effects: Effects, group: str, clients: Sequenc
 
 
 def _clients(advice: Advice, effects: Effects) -> report.Table:
-    """Return a row for each client: first tokens and starvation in the three cases."""
-    cases = (effects.logged, effects.today, effects.gated)
-    order = [*effects.harmed, *sorted(effects.others, key=lambda i: -effects.logged.audit.clients[i].service)]
+    """Return a row for each client: first tokens as logged and with the gate."""
     rows = []
-    for client in order[:CLIENTS_SHOWN]:
-        groups = [case.group([client]) for case in cases]
+    for client in effects.clients[:CLIENTS_SHOWN]:
+        logged, known = effects.logged([client]), len(effects.rows([client]))
+        low, high = effects.gated([client]) if known else (None, None)
+        part = advice.audit.clients[client].service_share
         rows.append(
-            [
-                advice.audit.who(client),
-                f"{groups[0].requests:,}",
-                share(effects.logged.audit.clients[client].service_share),
-                *(time(group.ttft_us.p50) for group in groups),
-                *(time(group.ttft_us.p99) for group in groups),
-                *(f"{group.starved:,}" for group in groups),
-            ]
+            [advice.audit.who(client), f"{known:,}", share(part), *map(time, (logged.p50, logged.p99, low, high))]
         )
-    hidden = len(order) - CLIENTS_SHOWN
-    heads = [
-        report.Heading(figure, case) for figure in ("p50", "p99", "starved") for case in ("logged", "today", "gate")
-    ]
+    hidden = len(effects.clients) - CLIENTS_SHOWN
+    heads = [report.Heading("p50", "logged"), report.Heading("p99", "logged")]
+    heads += [report.Heading("p99", "gate, least"), report.Heading("p99", "gate, most")]
     return report.Table(
         ["client", "requests", report.Heading("share", "of service"), *heads],
         rows,
-        f"{hidden:,} more clients are in the JSON document." if hidden > 0 else "",
+        f"{hidden:,} more clients are left out." if hidden > 0 else "",
     )
 
 
-def _runs(effects: Effects) -> report.Table:
-    rows = [
-        [
-            f"{label} (today)" if not i else label,
-            rate(run.measures.throughput_rps),
-            rate(run.measures.output_tokens_per_s),
-            time(run.measures.ttft_us.p50),
-            time(run.measures.ttft_us.p99),
-            time(run.measures.latency_us.p99),
-            count(run.gap.cost),
-        ]
-        for i, (label, run) in enumerate(effects.comparison.named())
-    ]
-    heads = ["policy", "requests/s", "output tokens/s", "TTFT p50", "TTFT p99", "latency p99", "largest gap"]
-    return report.Table(heads, rows, "Requests of all clients; counter is the gate of VTC, deficit that of DLPM.")
-
-
-def _quanta(tuning: Tuning) -> report.Table:
-    chosen = tuning.chosen or tuning.nearest
-    rows = [
-        [
-            f"{point.quantum:,}" + (" (advised)" if point == chosen else ""),
-            rate(point.throughput),
-            time(point.wait_us.p99),
-            time(point.measures.ttft_us.p99),
-        ]
-        for point in sorted(tuning.points, key=lambda point: point.quantum)
-    ]
-    return report.Table(
-        ["quantum", "requests/s", "p99 wait of a client", "TTFT p99"],
-        rows,
-        f"A client waits until it is admitted (again). Wanted: at most {time(tuning.max_wait_us)}, and of equal "
-        "throughput the quantum that promises most.",
-    )
+def _machines(effects: Effects) -> report.Table:
+    """Return a row for each machine: its settings, and the p99 of all clients that waited, today and with the gate."""
+    rows = effects.rows((*effects.helped, *effects.unsure, *effects.waiting))
+    found = []
+    for member in effects.members:
+        machine = member.machine
+        times = (summary(run.ttft[rows]).p99 for run in (member.today, member.gated))
+        decode = f"{machine.times[3] / 1e6:.2f} ms"
+        found.append([f"{machine.workers}", machine.rule, f"{machine.max_running:,}", decode, *map(time, times)])
+    heads = ["servers", "prompts", "requests at once", "a step that decodes", "TTFT p99 today", "with the gate"]
+    return report.Table(heads, found, "Of the clients that waited; the gate is DLPM's, with the default quantum.")
 
 
 def _files(advice: Advice) -> list[report.Block]:

@@ -15,7 +15,7 @@ from fairsched.cli import main
 from fairsched.engines.adapters.vllm.settings import chosen, read_settings
 from fairsched.engines.analysis.audit import audit_log
 from fairsched.engines.capacity.advice import Windows, busiest_window, gateway_toml, write_configurations
-from fairsched.engines.logs.access import AccessLog, read_access_log
+from fairsched.engines.logs.access import read_access_log
 from fairsched.model.machine import DecodePiece, LatencyModel
 
 NAMES = ("batch", "chat", "search")
@@ -103,22 +103,19 @@ def test_the_flooded_clients_are_named_and_the_flooding_one_is_not(advice: fs.Ad
     assert "batch, which had" in advice.paragraph
 
 
-def test_the_promised_improvement_is_that_of_the_true_server(
+def test_the_interval_holds_what_the_true_server_does(
     advice: fs.Advice, flooded: tuple[fs.Workload, fs.Run, Path]
 ) -> None:
-    """The true server under the advised policy is as fast for the harmed clients as was predicted, within a third, and
-    loses no more throughput than was predicted and a per cent."""
+    """The harmed clients' p99 on the true server under the advised policy lies in the interval, which promises that it
+    halves at least; throughput is what was predicted within 2 %."""
     work, today, _ = flooded
     assert advice.effects is not None
-    truth = served(work, advice.policy, quantum=advice.quantum)
-    predicted = advice.effects.gated.group(advice.effects.harmed).ttft_us.p99
-    assert predicted is not None
-    assert p99_of_harmed(truth) == pytest.approx(predicted, rel=1 / 3)
-    true_speedup = p99_of_harmed(today) / p99_of_harmed(truth)
-    assert true_speedup > 2
-    assert advice.effects.speedup == pytest.approx(true_speedup, rel=1 / 3)
+    truth = served(work, advice.policy)
+    low, high = advice.effects.gated(advice.harmed)
+    assert low <= p99_of_harmed(truth) <= high <= p99_of_harmed(today) / 2
     lost = truth.measures.output_tokens_per_s / today.measures.output_tokens_per_s  # type: ignore[operator]
-    assert advice.effects.throughput == pytest.approx(lost, abs=0.01)
+    least, most = advice.effects.throughput
+    assert least - 0.02 <= lost <= most + 0.02
 
 
 def test_what_is_written_can_be_used_as_it_is(
@@ -131,7 +128,7 @@ def test_what_is_written_can_be_used_as_it_is(
     assert set(tomllib.loads(gateway.read_text())["client"]) == set(NAMES)
     settings = read_settings(None, {"FAIRSCHED_VLLM_CONFIG": str(vllm)})
     assert settings.policy == advice.policy == "fcfs+deficit"
-    assert chosen(settings, 2_048).policy.gate.quantum == advice.quantum  # type: ignore[attr-defined]
+    assert chosen(settings, 2_048).policy.gate.quantum == 4_096  # type: ignore[attr-defined]
 
 
 def unfitted(log: Path) -> fs.Advice:
@@ -223,7 +220,7 @@ def test_the_advice_is_the_same_again_and_is_plain_values(
     assert document["verdict"] == "gate"
     assert document["paragraph"] == advice.paragraph
     assert set(document["harmed"]) == HARMED
-    assert document["effects"]["harmed"]["gated"]["starved"] == 0
+    assert document["effects"]["helped"]["gated_ttft_p99_us"] == list(advice.effects.gated(advice.harmed))  # type: ignore[union-attr]
 
 
 def test_a_log_without_starvation_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,15 +238,14 @@ def test_a_log_without_starvation_is_left_as_it_is(tmp_path: Path, capsys: pytes
 def test_a_log_that_no_machine_explains_gets_no_claim(
     tmp_path: Path, flooded: tuple[fs.Workload, fs.Run, Path]
 ) -> None:
-    """Times that have nothing to do with load: the clients that starved are named, and no effect of a gate is."""
+    """Times that have nothing to do with load: clients that waited are named, and intervals hold both."""
     _, run, _ = flooded
     draw = random.Random(5)
     stretch = [draw.choice((0.02, 0.3, 1.0, 4.0)) for _ in run.requests["request"]]
     found = fs.advise(write_log(tmp_path / "odd.jsonl", run, stretch))
     assert found.harmed
     assert found.verdict == "unknown"
-    assert found.effects is None
-    assert "No figure is claimed: " in found.paragraph
+    assert "it cannot be told" in found.paragraph
     assert "would fall" not in found.paragraph
     assert main(["gateway", str(write_configurations(tmp_path, found)[0]), "--check"]) == 0
 
@@ -275,13 +271,13 @@ def test_models_with_servers_of_their_own_are_not_mixed(
     log = tmp_path / "models.jsonl"
     log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     found = fs.advise(log)
-    assert (found.verdict, found.log.clients, found.models) == ("leave", ("batch",), ("large", "small"))
+    assert (found.verdict, found.log.clients, found.models) == ("capacity", ("batch",), ("large", "small"))
     assert "This is about large; small had servers of their own" in found.paragraph
 
 
 def test_the_stretch_that_is_simulated_is_the_one_that_waited(flooded: tuple[fs.Workload, fs.Run, Path]) -> None:
-    """Of a long log as many requests count as were asked for, one after the other, and nearly none waited more; what
-    was under way when they began is simulated with them and does not count."""
+    """Of a long log as many requests are simulated as were asked for, one after the other, those that waited more than
+    others; what was under way when they began is simulated with them, and it does not count, nor do the last ones."""
     log = read_access_log(flooded[2])
     whole = busiest_window(log, 10_000)
     assert whole is not None
@@ -290,27 +286,12 @@ def test_the_stretch_that_is_simulated_is_the_one_that_waited(flooded: tuple[fs.
     assert found is not None
     assert found.requests == 100
     arrivals = np.sort(log.arrival_ns)
-    place = int(np.searchsorted(arrivals, found.start_ns))
-    assert found.stop_ns == arrivals[place + 99]
-    before = found.rows[~found.counted]
-    assert (log.end_ns[before] > found.start_ns).all()
+    chosen = np.isin(arrivals - arrivals[0], found.seen.arrival)
+    stretch = np.flatnonzero(chosen)[-100:]
+    assert (np.diff(stretch) == 1).all()
     waits = (log.first_ns - log.arrival_ns)[np.argsort(log.arrival_ns, kind="stable")]
-    stretches = np.convolve(waits, np.ones(100), "valid")
-    assert stretches[place] > stretches.mean()
-    assert stretches[place] > 0.8 * stretches.max()
-
-
-def test_what_is_simulated_is_a_log_again(flooded: tuple[fs.Workload, fs.Run, Path]) -> None:
-    """Simulated on the true server, the requests have the times of the log, to the rounding of its lines."""
-    path = flooded[2]
-    log = read_access_log(path)
-    window = busiest_window(log, 10_000)
-    assert window is not None
-    again = window.as_simulated(dict(served(window.workload({})).requests))
-    logged: AccessLog = window.as_logged()
-    assert np.abs(again.first_ns - logged.first_ns).max() < 5e6
-    assert np.abs(again.end_ns - logged.end_ns).max() < 5e6
-    assert (again.outcome == 0).all()
+    assert waits[stretch].mean() > waits.mean()
+    assert 70 <= found.seen.judged.sum() <= 75
 
 
 def test_an_interrupt_keeps_what_was_found(
@@ -326,4 +307,4 @@ def test_an_interrupt_keeps_what_was_found(
     assert main(["advise", str(flooded[2]), "--json", str(figures)]) == 130
     document = json.loads(figures.read_text())
     assert document["paragraph"].startswith("Interrupted: ")
-    assert (document["complete"], set(document["harmed"]), document["effects"]) == (False, HARMED, None)
+    assert (document["complete"], set(document["harmed"]), document["effects"]) == (False, {*HARMED, "batch"}, None)

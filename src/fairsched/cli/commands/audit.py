@@ -170,9 +170,9 @@ def advise(
     json: Json = None,
     report: Report = None,
 ) -> int:
-    """Say what an access log shows, and what to do: which clients wait and starve, how much a gate would help, at what
-    cost, and how sure that is.  A machine is fitted to the log; where it does not repeat the log, no claim is made.  Of
-    a long log those requests are simulated that waited most.
+    """Say what an access log shows, and what to do: which clients wait and starve, between which times a gate would
+    bring their waits, and at what cost.  Machines are fitted to the log; of a long log those requests are simulated
+    that waited most.
 
     Args:
         workers: number of servers (default: as many as the log names, or as fit it)
