@@ -135,7 +135,7 @@ def all_claims() -> str:
         figure.legend(loc="outside upper center", ncols=2, fontsize=FONT_PT)
 
     height = 1.2 + LINE_IN * len(papers)
-    plot = drawn("all-claims", "what came of the claims of each paper", "", height, draw, width=WIDTH_IN * 0.75)
+    plot = drawn("all-claims", "what came of the claims of each paper", "", height, draw)
     return f'<div class="picture">{plot.svg}</div>'
 
 
