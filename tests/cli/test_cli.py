@@ -167,17 +167,6 @@ def test_workers_come_and_go(figures: Figures, tmp_path: Path, capsys: pytest.Ca
         assert "worker 0, which left" in capsys.readouterr().out
 
 
-def test_a_saved_workload_is_the_workload(figures: Figures, tmp_path: Path) -> None:
-    """A generated workload saved and read back gives the same times under FCFS (clients are numbered as they come)."""
-    saved = str(tmp_path / "demo.jsonl")
-    assert main(["trace", "--out", saved, "--limit", "40"]) == 0
-    first, second = (
-        figures("compare", *source, "--policies", "fcfs")["runs"][0] for source in (["--limit", "40"], [saved])
-    )
-    for key in ("makespan_us", "ttft_us", "latency_us", "program_latency_us", "prefix_hit_ratio"):
-        assert first[key] == second[key]
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -20,7 +20,6 @@ from fairsched.engines.gateway import build, gateway_policy, read_config
 from fairsched.engines.gateway.account import Account
 from fairsched.engines.gateway.config import hashed_key, reloaded
 from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.openai import read_call
 from fairsched.engines.gateway.server import reload
 from fairsched.engines.settings import ConfigError
 from tests.cli.conftest import Refused
@@ -331,37 +330,6 @@ def test_the_check_says_where_quotas_are_kept(tmp_path: Path, capsys: pytest.Cap
     assert "kept at file:///var/lib/fairsched" in capsys.readouterr().out
 
 
-def test_servers_come_and_go_while_it_serves(tmp_path: Path) -> None:
-    """A file with another server has it join, with its window in the bound; without one that was there it leaves, and
-    its calls are finished; another window or key is the same server."""
-    path = written(tmp_path)
-    gateway = built_from(path)
-    account = gateway.account
-    assert isinstance(account, Account)
-    window = account.window
-    window.arrive(0, 0, 10, 10, 1)
-    assert [placement.server for placement in window.admit(1)] == [0]
-    second = '[[server]]\nurl = "http://127.0.0.1:8001"\nwindow_tokens = 500\n'
-    written(tmp_path, PLAIN.replace("window_tokens = 1000", 'window_tokens = 3000\napi_key = "sk"') + second)
-    assert reload(gateway, path)
-    assert [(each.url, each.config.api_key) for each in account.upstreams()] == [
-        ("http://127.0.0.1:8000", "sk"),
-        ("http://127.0.0.1:8001", None),
-    ]
-    assert (window.tokens, [server.up for server in window.servers]) == (3500, [True, True])
-    written(tmp_path, PLAIN.replace("8000", "8001").replace("1000", "500"))
-    assert reload(gateway, path)
-    assert [each.url for each in account.upstreams()] == ["http://127.0.0.1:8001"]
-    assert list(account.document()["servers"]) == ["http://127.0.0.1:8001"]
-    window.arrive(1, 0, 10, 10, 2)
-    assert [placement.server for placement in window.admit(2)] == [1]
-    window.finish(0, 10, 10, 3)
-    assert window.servers.places == [1]
-    written(tmp_path, PLAIN)
-    assert reload(gateway, path)
-    assert window.servers.places == [0]
-
-
 def client_of(gateway: Gateway, key: str | None) -> str:
     """The name of the client of a call with this key."""
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
@@ -377,23 +345,6 @@ def test_unknown_clients(tmp_path: Path) -> None:
     assert found[2] == client_of(gateway, None) == "others"
     assert all("sk-" not in name for name in found)
     assert account_of(gateway).clients["gold"].weight == 4
-
-
-@pytest.mark.parametrize(
-    ("body", "prompt", "output"),
-    [
-        ({"prompt": "x" * 41, "max_tokens": 5}, 11, 5),
-        ({"prompt": "é" * 4, "max_tokens": 5}, 2, 5),
-        ({"prompt": [5] * 9, "max_tokens": 5}, 9, 5),
-        ({"prompt": [[5] * 9, [6]], "max_tokens": 5, "n": 3}, 10, 30),
-        ({"prompt": ["ab", "cd"], "max_tokens": 5}, 3, 10),
-        ({"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 7, "max_tokens": 5}, 8, 7),
-    ],
-)
-def test_what_a_call_may_come_to(tmp_path: Path, body: dict[str, object], prompt: int, output: int) -> None:
-    """Bytes of the text divided by four and rounded up, or token ids counted; outputs times answers."""
-    call = read_call(json.dumps(body).encode(), read_config(written(tmp_path)))
-    assert (call.prompt_tokens, call.max_output_tokens) == (prompt, output)
 
 
 def test_a_second_gateway_at_the_same_address_touches_no_log(tmp_path: Path, refused: Refused) -> None:

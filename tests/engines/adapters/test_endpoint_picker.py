@@ -9,7 +9,7 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.adapters.endpoint_picker import Picker, read_config
-from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, PickerConfig, reloaded
+from fairsched.engines.adapters.endpoint_picker.config import PickerConfig, reloaded
 from fairsched.engines.adapters.endpoint_picker.picker import Picked
 from fairsched.engines.gateway import CallError, Usage
 from fairsched.engines.settings import ConfigError
@@ -230,28 +230,6 @@ async def test_who_gets_a_weight_when_all_names_are_taken_has_a_name(tmp_path: P
     assert made.clients["x"].id != made.clients["others"].id == made.clients.resolve("never-seen")[0].id
 
 
-def test_weights_share_a_busy_pool(tmp_path: Path) -> None:
-    """Weights 4 and 1, both always waiting: 4 : 1 of what is served."""
-    text = "quantum = 30\n" + FILE.replace("waiting = 3", "waiting = 99").replace("_client = 2", "_client = 99")
-    served = {"gold": 0, "free": 0}
-
-    async def work() -> None:
-        made = picker(tmp_path, text.replace("wait_seconds = 0.2", "wait_seconds = 9"))
-
-        async def client(name: str) -> None:
-            while sum(served.values()) < 300:
-                picked = await made.pick(name, 10, 10)
-                await asyncio.sleep(0)
-                served[name] += 1
-                made.finish(picked, Usage(10, 10))
-
-        await asyncio.gather(*(client(name) for name in served for _ in range(5)))
-        assert empty(made)
-
-    asyncio.run(work())
-    assert 3 <= served["gold"] / served["free"] <= 5
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -316,11 +294,6 @@ def test_the_file_on_the_page_is_one(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "integrate" / "endpoint-picker.md").read_text()
     config = configured(tmp_path, page.partition("```toml\n")[2].partition("```")[0])
     assert (config.weights, len(config.pool.endpoints)) == ({"gold": 4}, 2)
-
-
-def test_a_pool_by_name_needs_no_addresses() -> None:
-    """A headless Service's name stands for its pods."""
-    assert PickerConfig(EndpointPool(10, dns="pool.default.svc:8000")).pool.endpoints == ()
 
 
 @in_loop

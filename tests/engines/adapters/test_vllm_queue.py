@@ -186,15 +186,6 @@ def test_a_client_that_declares_far_too_much_is_limited_alone() -> None:
     assert sum(isinstance(event, ev.Finished) for event in engine.events) == 60
 
 
-def test_chunks_are_charged_as_they_are_scheduled() -> None:
-    """A prompt over the budget is prefilled in chunks that sum to what was admitted."""
-    engine = stand.StandIn(stand.policy_of("vtc"), budget=5)
-    engine.add(stand.StandInRequest("r", "a", 13, 2, 2))
-    engine.run()
-    chunks = [event.tokens for event in engine.events if isinstance(event, ev.Prefilled)]
-    assert chunks == [5, 5, 3]
-
-
 def test_what_is_being_computed_is_not_given_back() -> None:
     """A caller leaves while a chunk is in flight: only what was not scheduled is refunded."""
     engine = stand.StandIn(stand.policy_of("vtc"), budget=5)

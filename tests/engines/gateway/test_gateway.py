@@ -55,32 +55,6 @@ async def test_whole_answers_models_and_health(path: str) -> None:
 
 
 @in_loop
-async def test_what_is_no_call_is_refused_and_reaches_no_server() -> None:
-    """Bad JSON, no prompt, bad numbers, bodies and prompts that are too large: an error as OpenAI's."""
-    limits = LimitConfig(body_bytes=5000)
-    async with faked(Fake(), limits=limits) as (fake, here):
-        post = here.http.post
-
-        async def refused(content: bytes) -> int:
-            answer = await post("/v1/completions", content=content)
-            assert answer.json()["error"]["type"] == "invalid_request_error"
-            return answer.status
-
-        assert await refused(b"{") == 400
-        assert await refused(b"[1]") == 400
-        assert await refused(b"\xff\xfe") == 400
-        assert await refused(b"[" * 4000) == 400
-        assert await refused(b"{}") == 400
-        assert await refused(b'{"prompt": "a", "max_tokens": true}') == 400
-        assert await refused(b'{"prompt": "a", "max_tokens": 1e99}') == 400
-        assert await refused(b'{"prompt": "a", "max_tokens": 1001}') == 413
-        assert await refused(b'{"prompt": "' + b"a" * 5000 + b'"}') == 413
-        assert (await here.http.get("/v1/completions")).status == 405
-        assert (await here.http.get("/elsewhere")).status == 404
-        assert fake.asked == []
-
-
-@in_loop
 async def test_keys_name_clients_and_a_server_may_have_its_own() -> None:
     """A key belongs to its client, a stranger is refused where strangers are, and a server sees its own key."""
     fake = Fake()

@@ -61,7 +61,7 @@ def test_a_policy_that_keeps_something_of_each_request_is_noticed() -> None:
 def test_nothing_is_kept_of_a_request_that_has_ended(name: str) -> None:
     """By any policy that ships, but for routers that look back for some minutes."""
     policy = ROUTERS[name] if name in ROUTERS else LOCAL_POLICIES[name]
-    [ended] = state_costs(policy, (30, 210), kinds=("ended request",))
+    [ended] = state_costs(policy, (20, 70), kinds=("ended request",))
     assert abs(ended.bytes_each) < 8
 
 

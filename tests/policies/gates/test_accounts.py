@@ -1,6 +1,5 @@
 """What each event does to a gate's accounts, in numbers: charges, refunds, marks, units and reservations."""
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -105,85 +104,12 @@ def test_a_client_that_came_is_known_and_is_topped_up_and_no_other_is(gate: AnyG
     gate.check(state)
 
 
-@pytest.mark.parametrize("kind", [DeficitGate, HierarchicalGate, GlobalDeficitGate])
-@pytest.mark.parametrize("charge", [9, 10, 11])
-def test_a_refill_that_an_admission_makes_due_comes_before_the_next(kind: Any, charge: int) -> None:
-    """A client that waits alone is let in again within the decision, whether it has a unit left, none, or owes one."""
-    gate = kind(Rates(1, 1), quantum=10)
-    state, alone = joined(gate, 0), heads(0)
-    turn = gate.begin(state, alone)
-    for _ in range(2):
-        assert turn.choose(alone) == 0
-        turn.admit(0, charge, 1, False)
-    # A unit that is left is spent before a refill.
-    assert deficits(gate, gate.after(state, turn)) == [(10 if charge == 9 else 20) - 2 * charge]
-
-
 @EACH
 def test_many_clients_pay_as_few_do(gate: AnyGate) -> None:
     """Nine clients in one run of steps: each pays its own."""
     clients = tuple(range(0, 18, 2))
     state = gate.decoded(joined(gate, *range(18)), clients, tuple(client + 1 for client in clients))
     assert deficits(gate, state) == [-3 * (i + 1) if i in clients else 0 for i in range(18)]
-
-
-def arrays(state: Any) -> list[Any]:
-    """All numbers of a gate's state."""
-    if isinstance(state, np.ndarray):
-        return list(state.tolist())
-    fields = getattr(state, "__struct_fields__", ())
-    return [arrays(getattr(state, name)) if fields else state for name in fields] if fields else [state]
-
-
-@pytest.mark.parametrize(
-    "gate",
-    [
-        kind(RATES, **fields)
-        for kind, fields in (
-            (DeficitGate, {"quantum": 50}),
-            (DeficitGate, {"quantum": 50, "in_flight_cap_tokens": 90}),
-            (DeficitGate, {"quantum": 50, "rejoin": "reset"}),
-            (HierarchicalGate, {"quantum": 50, "in_flight_cap_tokens": 90}),
-            (GlobalDeficitGate, {"quantum": 50}),
-            (CounterGate, {}),
-        )
-    ],
-    ids=lambda gate: gate.name,
-)
-def test_no_event_changes_a_state_that_it_is_given(gate: AnyGate) -> None:
-    """States are values: the one before is what it was, after arrivals, decisions, charges, refunds and weights, and a
-    decision that lets none in is none."""
-    state = joined(gate, 0, 1, 2)
-
-    def decided(before: Any, *choices: bool) -> Any:
-        two = heads(0, 1, of=size(gate, before))
-        turn = gate.begin(before, two)
-        for emptied in choices:
-            turn.admit(turn.choose(two), 3, 5, emptied)
-        turn.choose(two)
-        return gate.after(before, turn)
-
-    assert decided(state) is state
-    changes: tuple[Callable[[Any], Any], ...] = (
-        lambda before: gate.joined(before, 4, heads(), False),
-        lambda before: gate.joined(before, 0, heads(0), True),
-        lambda before: decided(before, False, False),
-        lambda before: decided(before, False, True),
-        lambda before: gate.decoded(before, (0, 1), (2, 3)),
-        lambda before: gate.settled(before, 0, 2, heads(1)),
-        lambda before: gate.settled(before, 0, -1, heads(1)),
-        lambda before: gate.released(before, 0, 5),
-        lambda before: gate.configured(before, 1, 3),
-        lambda before: gate.configured(before, 6, 2),
-        lambda before: gate.joined(before, 6, heads(), False),
-        lambda before: gate.left(before, 2),
-    )
-    for change in changes:
-        numbers = arrays(state)
-        after = change(state)
-        assert arrays(state) == numbers
-        state = after
-    gate.check(state)
 
 
 def test_a_client_lacks_credit_without_a_unit_of_it() -> None:
@@ -207,16 +133,6 @@ def test_a_client_lacks_credit_without_a_unit_of_it() -> None:
     turn.choose(heads(0, 1, 2))
     # The clients of acme have credit, and acme has none; client 2 is in no group.
     assert [turn.lacks_credit(client) for client in range(3)] == [True, True, False]
-
-
-def test_the_printed_rule_forgives_a_client_that_comes_back() -> None:
-    """Its deficit starts at zero when none of it waited, credit or debt, and no other changes."""
-    gate = DeficitGate(quantum=9, rejoin="reset")
-    state = gate.decoded(joined(gate, 0, 1), (0, 1), (2, 3))
-    assert deficits(gate, gate.joined(state, 0, heads(1), False)) == [0, -6]
-    assert deficits(gate, gate.joined(state, 0, heads(0, 1), True)) == [-4, -6]
-    kept = DeficitGate(quantum=9)
-    assert deficits(kept, kept.joined(state, 0, heads(1), False)) == [-4, -6]
 
 
 PLACED: dict[int, Groups] = {0: (("acme", 1), ("ann", 1)), 1: (("acme", 1), ("bob", 1)), 2: (("acme", 1),), 3: ()}
@@ -258,18 +174,6 @@ def test_each_level_has_its_own_weight() -> None:
     assert state.quantum[levels].tolist() == [20, 30, 50]
     state = gate.configured(state, 0, 6, (("acme", 4), ("ann", 1)))
     assert state.quantum[levels].tolist() == [40, 10, 60]
-
-
-def test_a_group_is_refilled_for_those_of_it_that_still_wait() -> None:
-    """One of two clients of a group is let in, whose queue empties and whose group owes: the other is let in next."""
-    gate = HierarchicalGate(Rates(1, 1), quantum=10)
-    state = gate.init()
-    for client in range(2):
-        state = gate.joined(gate.configured(state, client, 1, (("acme", 1),)), client, heads(), False)
-    turn = gate.begin(state, heads(0, 1))
-    assert turn.choose(heads(0, 1)) == 0
-    turn.admit(0, 15, 1, True)
-    assert turn.choose(heads(1)) == 1
 
 
 def test_a_first_request_makes_all_of_its_groups_known() -> None:

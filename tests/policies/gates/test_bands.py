@@ -1,7 +1,5 @@
-"""Priority bands: the higher goes first, each lower one has its share, and the state is what the kernels make."""
+"""Priority bands: the higher goes first, and each lower one has its share."""
 
-from collections.abc import Collection
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -9,28 +7,23 @@ import pytest
 
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.pricing import Rates, price
-from fairsched.model.serialization import to_json
 from fairsched.policies.gates import BandGate
-from fairsched.policies.gates.bands import Bands
 
 RATES = Rates(1, 2)
 BANDS = "high:60,middle:30,low:10"
 
 
 class World:
-    """A gate and an interpreter of its kernels in a world in which admissions are free of memory: what each is charged,
-    and which clients wait."""
+    """A gate in a world in which admissions are free of memory: what each band is charged, and which clients wait."""
 
     def __init__(self, gate: BandGate, bands: list[str]) -> None:
         self.gate = gate
         self.state = gate.init()
-        self.rules = Bands(gate)
         self.waiting: dict[int, int] = {}
         self.charged = [0] * len(gate.shares)
         for client, band in enumerate(bands):
             groups = ((band, 1),) if band else ()
             self.state = gate.configured(self.state, client, 1, groups)
-            self.rules.configured(client, 1, groups)
 
     @property
     def heads(self) -> Any:
@@ -40,25 +33,11 @@ class World:
             scores[client] = -client
         return scores
 
-    def checked(self) -> None:
-        """The state is consistent, and is what the kernels make of the events."""
-        self.gate.check(self.state)
-        assert self.rules.difference(self.state) is None
-
     def arrive(self, client: int) -> None:
         """A request of the client comes."""
-        self.rules.joined(client, self.waiting)
         self.state = self.gate.joined(self.state, client, self.heads, client in self.waiting)
         self.waiting[client] = self.waiting.get(client, 0) + 1
-        self.checked()
-
-    def give_up(self, client: int) -> None:
-        """A waiting request of the client leaves."""
-        emptied = self._less(client)
-        if emptied:
-            self.state = self.gate.left(self.state, client)
-            self.rules.left(client)
-        self.checked()
+        self.gate.check(self.state)
 
     def _less(self, client: int) -> bool:
         self.waiting[client] -= 1
@@ -67,49 +46,27 @@ class World:
         del self.waiting[client]
         return True
 
-    def admit(self, tokens: int, past: Collection[int] = ()) -> int:
-        """The client that the gate lets in past some, which is one that its kernels let in; NO_GROUP if none may go.
-
-        Who learns of the admission, and not of those that were passed over, comes to the same state.
-        """
+    def admit(self, tokens: int) -> int:
+        """The client that the gate lets in, which is the one that its kernels let in; NO_GROUP if none may go."""
         heads = self.heads
         turn = self.gate.begin(self.state, heads)
         client = turn.choose(heads)
-        while client in past:
-            turn.skip(client)
-            client = turn.choose(heads)
         if client == NO_GROUP:
-            assert past or not self.waiting
+            assert not self.waiting
             return client
-        assert self.rules.choose(client, self.waiting, bool(past)) == client
-        waiting = dict(self.waiting)
         emptied = self._less(client)
-        told = self.gate.begin(self.state, heads)
-        told.choose(heads)
-        for each in (turn, told):
-            each.admit(client, tokens, tokens, emptied)
-        state = self.gate.after(self.state, turn)
-        assert to_json(self.gate.after(self.state, told)) == to_json(state)
-        self.state = state
-        self.rules.admitted(client, tokens, waiting, emptied, tokens)
+        turn.admit(client, tokens, tokens, emptied)
+        self.state = self.gate.after(self.state, turn)
         self._count(client, price(tokens, RATES.input))
-        self.checked()
+        self.gate.check(self.state)
         return client
 
     def decode(self, counts: dict[int, int]) -> None:
         """So many output tokens of each client."""
         self.state = self.gate.decoded(self.state, tuple(counts), tuple(counts.values()))
-        self.rules.decoded(tuple(counts), tuple(counts.values()))
         for client, count in counts.items():
             self._count(client, price(count, RATES.output))
-        self.checked()
-
-    def settle(self, client: int, tokens: int) -> None:
-        """The last admission of the client is charged so much more, or less."""
-        self.state = self.gate.settled(self.state, client, tokens, self.heads)
-        self.rules.settled(client, tokens, self.waiting)
-        self._count(client, tokens)
-        self.checked()
+        self.gate.check(self.state)
 
     def _count(self, client: int, amount: int) -> None:
         self.charged[int(self.state.band[client])] += amount
@@ -164,42 +121,3 @@ def test_bands_that_are_none_are_refused(text: str) -> None:
     """The error names the text."""
     with pytest.raises(ValueError, match="bands '"):
         BandGate(bands=text)
-
-
-def random_world(seed: int) -> None:
-    """Play arrivals, admissions, decode steps, settlements and callers who give up; each is checked."""
-    random = Random(seed)
-    names = ["high", "middle", "low"]
-    world = World(BandGate(RATES, random.choice([1, 5, 20]), BANDS, 50), [random.choice(names) for _ in range(5)])
-    running: list[list[int]] = []
-    for _ in range(150):
-        match random.choice("aaaddddg"):
-            case "a":
-                world.arrive(random.randrange(5))
-            case "g" if world.waiting:
-                world.give_up(random.choice(sorted(world.waiting)))
-            case _:
-                pass
-        if len(running) < 2 and world.waiting:
-            tokens = random.randint(1, 5)
-            past = random.sample(sorted(world.waiting), random.randint(0, 1)) if random.random() < 0.5 else ()
-            client = world.admit(tokens, past)
-            if client == NO_GROUP:
-                continue
-            running.append([client, random.randint(1, 4)])
-            if random.random() < 0.2:
-                world.settle(client, random.randint(-tokens + 1, 0))
-        counts: dict[int, int] = {}
-        for each in running:
-            counts[each[0]] = counts.get(each[0], 0) + 1
-            each[1] -= 1
-        running = [each for each in running if each[1]]
-        if counts:
-            world.decode(counts)
-
-
-def test_the_state_is_what_the_kernels_make(full_budget: bool) -> None:
-    """In drawn worlds, after every event; and every client that is let in, perhaps past others, is one that the kernels
-    let in."""
-    for seed in range(200 if full_budget else 6):
-        random_world(seed)

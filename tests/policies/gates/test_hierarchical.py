@@ -181,44 +181,7 @@ def test_splitting_up_gains_nothing(keys: int) -> None:
     assert together == other * keys
 
 
-def test_a_users_quantum_is_divided_among_its_keys_and_weights_count_at_every_level() -> None:
-    """acme has weight 2 beside solo and the client in no group: half of everything, of which bob's key gets 3 of 5."""
-    gate = HierarchicalGate(quantum=10)
-    state, received = opened(gate, PLACES), np.zeros(6, np.int64)
-    for _ in range(4_000):
-        state, chosen = served(gate, state, 0, 2, 1, 6)
-        received[chosen] += 4
-    total = received.sum()
-    expected = np.array([0.5 * 0.2 * 0.5] * 2 + [0.5 * 0.6, 0.5 * 0.2, 0.25, 0.25])
-    assert np.abs(received / total - expected).max() < 0.02
-
-
 # --- cancelled, capped, configured ----------------------------------------------------------------------------------
-
-
-def test_what_is_given_back_is_the_same_at_every_level() -> None:
-    """A client's groups get back what it gets, all of it, even where that is more than a quantum of credit."""
-    gate = HierarchicalGate(quantum=10)
-    state = opened(gate, PLACES)
-    state, _ = served(gate, state, 0, 5, 0, 6)
-    path = [node for node in state.path(0) if node != NO_GROUP]
-    before = state.q[path]
-    heads = np.zeros(6, np.int64)
-    assert (gate.settled(state, 0, -3, heads).q[path] - before).tolist() == [3, 3, 3]
-    assert (gate.settled(state, 0, -9, heads).q[path] - before).tolist() == [9, 9, 9]
-    assert (gate.settled(state, 0, 2, heads).q[path] - before).tolist() == [-2, -2, -2]
-
-
-def test_a_cap_is_about_an_organisation() -> None:
-    """Its clients together hold no more than the cap, and a client in none no more either."""
-    play = Play(small(cap=12, quantum=100), 100)
-    for client, groups in enumerate(PLACES):
-        play.tell([ClientConfigured(0, 0, client, 1, groups)])
-    ids = [play.arrive(client, 4, 4) for client in (0, 2, 3, 4, 5)]
-    play.step(3)
-    # Of acme's three only one fits under the cap of 12, though each would.
-    assert sorted(play.worker.in_flight) == [ids[0], ids[3], ids[4]]
-    play.policy.check(play.state)
 
 
 def test_a_client_that_was_served_stays_where_it_is() -> None:

@@ -20,7 +20,6 @@ from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.worker import transitions
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import AnyGate, CounterGate, CounterState, DeficitGate, HierarchicalGate
-from fairsched.policies.gates.counter import level
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.vectors import grown
@@ -156,25 +155,6 @@ def test_a_request_that_leaves_pays_for_what_was_computed(
         return credit(gate, state.gate)
 
     assert played(prompt, prompt - computed) == played(computed, 0)
-
-
-def test_a_refund_takes_a_client_no_lower_than_its_last_lift() -> None:
-    """A client that comes back while a request of it is in its prefill is lifted; that the request's caller then gives
-    up does not undo the lift."""
-    gate = CounterGate()
-    play = Play(WORLD.policy(gate), 60)
-    play.arrive(0, prompt=9)
-    play.step()
-    play.arrive(1, prompt=30, output=9)
-    play.arrive(1, prompt=2)
-    play.step(2)
-    state = play.state.gate
-    queued = play.state.queue.heads != NO_SCORE
-    at = level(NUMPY, state.c, queued, state.last)
-    play.arrive(0, prompt=9)
-    play.cancel(0)
-    assert play.state.gate.floor[0] == at
-    assert play.state.gate.c[0] >= at
 
 
 # --- many worlds ------------------------------------------------------------------------------------------------------

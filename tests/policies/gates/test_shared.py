@@ -236,17 +236,6 @@ def test_bad_parameters_are_refused(bad: dict[str, str]) -> None:
         shared(**bad)
 
 
-def test_the_shared_state_is_kept_as_json() -> None:
-    """A policy's state with the shared credit in it is restored from its document."""
-    workload, policy = lopsided(3), shared()
-    _, simulator = play(workload, policy, RoundRobin(), 2)
-    assert policy.shared_credit is not None
-    state = policy.shared_credit.checkout(simulator.workers[0].policy_state, simulator.pool.credit, 0)
-    again = policy.state_from_json(policy.state_to_json(state))
-    assert (again.gate.places == state.gate.places).all()
-    assert (again.gate.q == state.gate.q).all()
-
-
 PROMPT, PREMIUM, REGULAR = 512, 0, 1
 
 

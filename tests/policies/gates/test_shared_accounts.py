@@ -70,43 +70,8 @@ def test_workers_count_where_clients_wait_and_what_landed() -> None:
     gate.check(state)
 
 
-def test_what_workers_share_without_copies_is_the_state_itself() -> None:
-    """Whatever a worker charges is what all know at once, and no message tells it."""
-    gate = GlobalDeficitGate(quantum=10)
-    state = joined(gate, 0)
-    assert gate.commit(gate.credit(), state, 0) is state
-    assert gate.checkout(gate.init(), state, 1) is state
-    assert gate.idle(state, 0) is state
-
-
 def test_what_landed_is_counted_of_clients_that_never_came_before() -> None:
     """A request may come with its KV before any other one of its client."""
     gate = GlobalDeficitGate(quantum=10)
     assert gate.held(gate.init(), 3, 1).landed.tolist() == [0, 0, 0, 1]
     assert gate.held(joined(gate, 0, 1, 2), 0, 1).landed.tolist() == [1, 0, 0]
-
-
-def test_a_decision_goes_on_to_clients_that_wait_here() -> None:
-    """One whose queue emptied here is not chosen again and, if it waits nowhere else, holds back no refill; one that
-    is passed over gives way to others in credit."""
-    gate = GlobalDeficitGate(Rates(1, 1), quantum=10)
-    state = gate.decoded(admitted(gate, joined(gate, 0, 1), 0, 2), (1,), (13,))
-    assert deficits(gate, state) == [8, -3]
-    turn = gate.begin(state, heads(0, 1))
-    assert turn.choose(heads(0, 1)) == 0
-    turn.admit(0, 1, 1, True)
-    assert turn.choose(heads(1)) == 1
-    turn.admit(1, 1, 1, True)
-    assert turn.choose(heads(of=2)) == -1
-    assert deficits(gate, gate.after(state, turn)) == [7, 6]
-    elsewhere = gate.joined(state, 0, heads(), False)
-    turn = gate.begin(elsewhere, heads(0, 1))
-    turn.admit(turn.choose(heads(0, 1)), 1, 1, True)
-    # Client 0 waits at another worker, in credit: no refill is due, and none can go here.
-    assert turn.choose(heads(1)) == -1
-    both = gate.begin(gate.decoded(joined(gate, 0, 1), (0, 1), (1, 1)), heads(0, 1))
-    assert both.choose(heads(0, 1)) == 0
-    both.skip(0)
-    assert both.choose(heads(0, 1)) == 1
-    both.skip(1)
-    assert both.choose(heads(0, 1)) == -1

@@ -108,12 +108,6 @@ def test_a_worker_that_could_admit_now_is_not_always_chosen() -> None:
         assert choice(SALPrinted(**CODE), [fits, short], 100) == chosen
 
 
-def test_the_printed_memory_term_is_almost_a_filter() -> None:
-    """A deficit of one token outweighs 76 steps of queue as printed, and a fraction of a step as corrected."""
-    assert terms(SALPrinted(**CODE), load(0, free=9), 10)[0] == Fraction(2074, 27)
-    assert terms(SAL(**CODE), load(0, free=9), 10)[0] == Fraction(27, 2047)
-
-
 # --- what it remembers ------------------------------------------------------------------------------------------------
 
 

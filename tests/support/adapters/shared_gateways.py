@@ -103,6 +103,12 @@ class Doors(Generic[D]):
         for _ in range(callers):
             self.run(gateway, self._calls(self.accounts[gateway], client))
 
+    def flood_all(self) -> None:
+        """Let both clients flood every gateway."""
+        for gateway in range(len(self.accounts)):
+            for client in WEIGHTS:
+                self.flood(gateway, client)
+
     async def _calls(self, there: D, client: str) -> None:
         while True:
             await self._call(there, client)
@@ -190,6 +196,12 @@ class Gateways(Doors[Account]):
             for line, path in zip(lines, paths, strict=True)
         ]
         super().__init__(policy, accounts, lines, _placed)
+
+    async def close(self) -> None:
+        """End all in good order, with their logs."""
+        for gateway, account in enumerate(self.accounts):
+            await self.stop(gateway)
+            account.close()
 
 
 class Pickers(Doors[Picker]):

@@ -59,9 +59,7 @@ async def test_a_gateway_that_is_killed_costs_a_lease_at_most_and_holds_up_no_ot
     """Its clients' calls wait there no more once it counts as gone; the others serve on within the bound and what the
     killed one had or owed."""
     here = Gateways(3, MemoryStore(), gone_seconds=2.0)
-    for gateway in range(3):
-        for client in ("heavy", "light"):
-            here.flood(gateway, client)
+    here.flood_all()
     await here.held_to(lambda: here.bound, 5)
     here.kill(1)
     # What was in flight there is charged nowhere.
@@ -76,9 +74,7 @@ async def test_one_that_is_cut_off_spends_its_leases_and_waits(kind: Kind) -> No
     """As `closed` has it: no call is let in on credit that the account did not give; when the line is back all is as
     before, and debts of the time before count."""
     here = kind(2, MemoryStore(), gone_seconds=2.0)
-    for gateway in range(2):
-        for client in ("heavy", "light"):
-            here.flood(gateway, client)
+    here.flood_all()
     await asyncio.sleep(5)
     here.lines[0].cut = True
     await here.held_to(lambda: here.bound, 10)
@@ -113,9 +109,7 @@ async def test_a_gateway_that_is_cut_off_says_that_calls_wait_for_the_store() ->
 async def test_a_gateway_that_is_cut_off_may_share_its_own_credit() -> None:
     """As `local` has it: its clients are served 4:1 there meanwhile, and within the bound again afterwards."""
     here = Gateways(2, MemoryStore(), away="local", gone_seconds=2.0)
-    for gateway in range(2):
-        for client in ("heavy", "light"):
-            here.flood(gateway, client)
+    here.flood_all()
     await asyncio.sleep(5)
     here.lines[0].cut = True
     before = here.accounts[0].window.usage.requests.total()
@@ -134,9 +128,7 @@ async def test_a_gateway_that_is_cut_off_may_share_its_own_credit() -> None:
 async def test_answers_that_are_lost_move_no_credit_twice() -> None:
     """The store writes, and one gateway does not hear of it, again and again."""
     here = Gateways(2, MemoryStore())
-    for gateway in range(2):
-        for client in ("heavy", "light"):
-            here.flood(gateway, client)
+    here.flood_all()
 
     async def flaps() -> None:
         while True:
@@ -154,9 +146,7 @@ async def test_a_store_that_loses_what_it_had_costs_a_quantum(loses: str) -> Non
     """What clients were charged is at the gateways, so that each loss moves the gap by a quantum a client at most."""
     store = MemoryStore()
     here = Gateways(2, store)
-    for gateway in range(2):
-        for client in ("heavy", "light"):
-            here.flood(gateway, client)
+    here.flood_all()
     lost = 0
 
     async def fails_over() -> None:
@@ -375,17 +365,13 @@ def test_the_log_of_a_gateway_has_its_leases_and_replays(tmp_path: Path) -> None
 
     async def play() -> None:
         here = Gateways(2, MemoryStore(), away="local", gone_seconds=2.0, logs=tmp_path)
-        for gateway in range(2):
-            for client in ("heavy", "light"):
-                here.flood(gateway, client)
+        here.flood_all()
         await asyncio.sleep(5)
         here.lines[0].cut = True
         await asyncio.sleep(5)
         here.lines[0].cut = False
         await asyncio.sleep(5)
-        for gateway in range(2):
-            await here.stop(gateway)
-            here.accounts[gateway].close()
+        await here.close()
 
     in_virtual_time(play)()
     for path in (tmp_path / "0.log", tmp_path / "1.log"):
@@ -422,9 +408,7 @@ def test_the_logs_of_all_gateways_together_show_the_gap_of_all(shared: bool, tmp
             here.flood(gateway, client)
         await asyncio.sleep(60)
         bounds.append(here.bound)
-        for gateway in range(2):
-            await here.stop(gateway)
-            here.accounts[gateway].close()
+        await here.close()
 
     in_virtual_time(play)()
     paths = [tmp_path / "0.log", tmp_path / "1.log"]
@@ -479,9 +463,7 @@ def test_organisations_have_their_share_of_all_gateways_and_share_it_at_each(tmp
         await asyncio.sleep(5)
         here.lines[0].cut = False
         await asyncio.sleep(5)
-        for gateway in range(2):
-            await here.stop(gateway)
-            here.accounts[gateway].close()
+        await here.close()
 
     in_virtual_time(play)()
     for path in (tmp_path / "0.log", tmp_path / "1.log"):

@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.support.attacks.floods import beside, later, sockets
-from tests.support.attacks.table import ATTACKS, BODY_BYTES, HEAD, HONEST, Attack
+from tests.support.attacks.floods import beside, later
+from tests.support.attacks.table import ATTACKS, HONEST, Attack
 from tests.support.attacks.virtual import POLITE, Played, play, stands_still
 
 pytestmark = pytest.mark.nightly
@@ -127,46 +127,11 @@ def test_finding_5_a_server_that_hangs_keeps_no_calls(versus: Versus) -> None:
     versus("hangs", limits=(("health_seconds", 0.5),))
 
 
-def test_finding_6_a_limit_of_the_callers_own_key_rests_no_server_for_others(versus: Versus) -> None:
-    """Both servers answer 429 for the flood's key: the polite client is never refused."""
-    _, attacked = versus("own-429")
-    assert not attacked.refused
-
-
 def test_finding_6_a_long_answer_rests_no_server(versus: Versus) -> None:
     """Answers of 70 MB pass, and nobody is refused."""
     _, attacked = versus("huge")
     assert not attacked.refused
     assert set(attacked.seen) <= {"200"}
-
-
-def test_finding_7_idle_connections_make_room(versus: Versus) -> None:
-    """Of more idle connections than there may be the oldest are closed, and no new caller is refused."""
-    flood = beside(HONEST, sockets(160, b""))
-    _, attacked = versus("idle", flood=flood, limits=(("connections", 64),))
-    assert not attacked.refused
-    assert attacked.seen["open"] < 64
-
-
-def test_finding_7_unknown_callers_hold_no_bodies(versus: Versus) -> None:
-    """A caller that is not known is refused before its body is read."""
-    large = HEAD + b"content-length: %d\r\n\r\n" % BODY_BYTES + b" " * (1 << 18)
-    _, attacked = versus("bodies", flood=beside(HONEST, sockets(30, large)))
-    assert attacked.seen["open"] == 0
-    assert attacked.status["outcomes"]["refused"] == 30
-
-
-@pytest.mark.parametrize("name", ["slow-heads", "slow-bodies"])
-def test_finding_7_slow_senders_are_cut_off(versus: Versus, name: str) -> None:
-    """A byte a second is not enough for a head or a body."""
-    _, attacked = versus(name, limits=(("header_seconds", 3.0), ("body_seconds", 3.0)))
-    assert attacked.seen["open"] == 0
-
-
-def test_finding_7_bodies_of_a_client_with_a_key_take_no_connections_of_others(versus: Versus) -> None:
-    """Each newcomer has the place of the oldest body of the client that sends most."""
-    _, attacked = versus("known-slow-bodies")
-    assert not attacked.refused
 
 
 @pytest.mark.parametrize("name", ["window-sized", "withdrawn"])
@@ -195,20 +160,6 @@ def test_finding_9_free_requests_take_no_names(versus: Versus, gateways: int) ->
     _, attacked = versus("names", gateways=gateways)
     assert attacked.seen["models 200"] == 1100
     assert "others" not in attacked.status["clients"]
-
-
-def test_finding_9_unknown_callers_are_refused_by_default(versus: Versus) -> None:
-    """A new key with every call is no new share."""
-    _, attacked = versus("random-keys")
-    assert set(attacked.seen) == {"401"}
-    assert set(attacked.computed) <= {POLITE}
-
-
-def test_finding_9_the_case_of_bearer_makes_no_other_client(versus: Versus) -> None:
-    """Both spellings are one client's calls, in one share."""
-    _, attacked = versus("lower-case")
-    served = {name for name, each in attacked.status["clients"].items() if each["output_tokens"]}
-    assert served == {POLITE, "f0"}
 
 
 @TOGETHER

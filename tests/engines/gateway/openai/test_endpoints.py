@@ -296,7 +296,7 @@ async def test_a_chat_that_names_no_limit_is_answered_as_it_is_without_a_gateway
 
 @in_loop
 async def test_what_is_not_served_is_an_error_of_the_protocol() -> None:
-    """Other paths, other methods, `HEAD` where there is a `GET`."""
+    """Other paths, other methods, `HEAD` where there is a `GET`, and calls that no server has room for."""
     model = Model()
     async with modelled(model) as here:
         for method, path, status, code in (
@@ -314,6 +314,7 @@ async def test_what_is_not_served_is_an_error_of_the_protocol() -> None:
         wrong = await here.http.post("/v1/messages", content=b"{", headers=USER)
         assert (wrong.status, wrong.json()["type"]) == (400, "error")
         assert wrong.json()["error"]["type"] == "invalid_request_error"
+        assert (await here.http.post(CHAT, json={**PLAIN, "max_tokens": 1_001}, headers=USER)).status == 413
         assert model.asked == []
 
 

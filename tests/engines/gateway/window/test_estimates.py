@@ -4,7 +4,7 @@ will have."""
 import pytest
 
 from fairsched.engines.gateway import Share, Window, window_policy
-from fairsched.model.events import Event, Held, Migrated
+from fairsched.model.events import Event, Migrated
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms
 from fairsched.policies.registry import ROUTERS
 
@@ -94,18 +94,6 @@ def test_what_is_given_back_is_charged_for_holding_only() -> None:
     assert window.usage.hold_tokens[0] - held == pytest.approx(60, abs=1)
 
 
-def test_a_call_is_charged_for_holding_no_longer_than_the_longest_call() -> None:
-    """A call that is not cut off in time costs no more: 100 tokens for ten times T are 1,000."""
-    world = World(terms=RESERVES_ALL)
-    world.window.arrive(0, 0, 50, 50, 0)
-    world.window.admit(0)
-    for seconds in range(0, 3000, 7):
-        world.window.charge(seconds * SECOND_NS)
-    assert world.window.usage.hold_tokens[0] == 1000
-    assert world.window.held_token_ns(0) == 100 * 600 * SECOND_NS
-    assert all(event.clients == (0,) for event in world.told if isinstance(event, Held))
-
-
 def test_a_client_over_its_own_limit_waits_for_its_own_calls_and_others_pass() -> None:
     """Three calls declare 700 where ten are usual and 702 may be unreserved: one goes, the others leave the queue until
     it has ended, and a later client's goes first; in the end each of them ends once."""
@@ -157,12 +145,3 @@ def test_calls_without_outputs_are_learned() -> None:
         world.window.admit(0)
         world.window.finish(request, 1, 0, SECOND_NS)
     assert world.window._reservations.usual(0) == 0
-
-
-@pytest.mark.parametrize("last", [60, 90, 1])
-def test_w_does_not_follow_a_server_that_shrinks(last: int) -> None:
-    """What was in flight while it was larger is charged to the same window, so W stays the most that ever was."""
-    world = World(tokens=100)
-    world.window.resize(0, Share(200), 0)
-    world.window.resize(0, Share(last + 1), 0)
-    assert world.window.tokens == 200

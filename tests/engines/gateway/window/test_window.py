@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.gateway import Share, Window, request_of, window_policy
+from fairsched.engines.gateway import Share, Window, window_policy
 from fairsched.engines.gateway.window import Placement
 from fairsched.model.events import Admitted, Cancelled, Event, Finished
 from fairsched.model.monitor import MonitorReport
@@ -428,72 +428,3 @@ def test_unknown_clients_beside_a_client_with_a_weight_are_within_the_bound(gold
     tokens = world.window.usage.output_tokens
     assert tokens[3] == pytest.approx(tokens[2], rel=0.2)
     assert tokens[0] == pytest.approx(gold * tokens[2], rel=0.2)
-
-
-def served(window: Window, rounds: int) -> list[int]:
-    """Clients in the order in which a window with one place lets them in, each request ending before the next."""
-    order, now = [], 1000
-    for _ in range(rounds):
-        now += 1
-        for placement in window.admit(now):
-            order.append(window._flights[placement.request_id].request.client)
-            window.finish(placement.request_id, None, 10, now)
-    return order
-
-
-def test_another_window_goes_on_from_the_accounts() -> None:
-    """Who had been served more before a restart waits until the other has had as much; without accounts the debt is
-    forgiven."""
-    world = World()
-    world.join(Share(20, 1))
-    for _ in range(20):
-        world.arrive(0, 10, 10)
-    world.arrive(1, 10, 10)
-    # Client 0 is alone until its credit is used up, and beyond.
-    world.window.cancel(20, 0)
-    for _ in range(3):
-        for placement in world.window.admit(1):
-            world.window.finish(placement.request_id, None, 10, 1)
-    kept = world.window.accounts(2)
-    assert kept is not None
-    assert world.window.waiting > 0  # The window that was asked is as it was.
-    orders = []
-    for accounts in (kept, None):
-        window = Window(world.policy, ROUTERS["join-shortest-queue"], state=accounts)
-        window.join(Share(20, 1), 3)
-        for i in range(12):
-            window.arrive(100 + i, i % 2, 10, 10, 3)
-        orders.append(served(window, 12))
-    assert orders[0] != orders[1]
-    assert orders[0].index(0) > orders[1].index(0)
-    assert sorted(orders[0]) == sorted(orders[1])
-
-
-@pytest.mark.parametrize("charged", [True, False])
-def test_what_is_in_flight_is_adopted_and_charged_once(charged: bool) -> None:
-    """A request at a server takes room in the next window; its prompt is charged there unless the accounts have it, and
-    its output is charged in both cases."""
-    one = World(terms=WindowTerms(0))
-    one.join(Share(40, 2))
-    one.arrive(0, 10, 10)
-    one.admit()
-    before = one.window.accounts(5)
-    one.window.finish(0, None, 10, 6)
-    whole = one.window.accounts(6)
-    accounts = before if charged else World().window.accounts(0)
-    two = Window(one.policy, ROUTERS["join-shortest-queue"], state=accounts)
-    place = two.join(Share(40, 2), 7)
-    two.adopt(request_of(0, 0, 10, 10, 7), place, 7, charged=charged)
-    assert (two.in_flight, two.in_flight_tokens) == (1, 20)
-    two.finish(0, None, 10, 8)
-    assert (two.in_flight, two.in_flight_tokens) == (0, 0)
-    after = two.accounts(9)
-    assert whole is not None
-    assert after is not None
-    assert after.gate == whole.gate
-
-
-def test_accounts_of_another_policy_are_refused() -> None:
-    """A state that is none of this policy's is an error, and not forgiven debt."""
-    with pytest.raises(ValueError, match="state"):
-        window_policy("fcfs+deficit", 20).state_from_json({"schema": 1, "state": "x"})
