@@ -178,7 +178,7 @@ def plan(
     best is simulated under Aladdin and under each of `routers`, whose parameters `settings` sets by name.  Workers run
     `policy` with the batching rule `batching`; `predictor` (default: bucketed) predicts outputs.  `jobs`
     processes or the cores of a `ray` cluster try placements at the same time (`run_tasks` says what it raises).  Raises
-    `ValueError` where no size keeps the targets for even one request, or a name or a parameter is not there.
+    `ValueError` where no number of workers can keep the targets, or a name or a parameter is not there.
 
     >>> from fairsched.engines.workloads import generate
     >>> found = plan(generate("azure-chat", requests=20), Slo(ttft_ns=5 * 10**9, tpot_ns=10**9), routers=[])
@@ -199,6 +199,7 @@ def plan(
         )
     _, chosen = max(serving, key=lambda row: (row[0], -row[1].size.gpus))
     latency = chosen.size.spec.latency
+    _check_prompts(workload, chosen.size, attainment)
     predictor = predictor or simulation.Bucketed()
     local = {"batching": batching, "reserve": "optimistic"}
     cluster = simulation.Cluster(latency, kv_capacity_tokens=chosen.size.spec.kv_capacity_tokens)
@@ -230,6 +231,23 @@ def plan(
     return CapacityPlan(
         workload, slo, attainment, predictor, policy, batching, workers_max, options, chosen, placements
     )
+
+
+def _check_prompts(workload: Workload, size: WorkerSize, attainment: float) -> None:
+    """Raise `ValueError` where too many prompts are late on a worker of their own, their shareable blocks cached."""
+    late = []
+    for request in (job.request for job in workload.jobs):
+        prompt, target = request.prompt, None if request.slo is None else request.slo.ttft_ns
+        cached = min(prompt.blocks * prompt.block_tokens, prompt.tokens - 1)
+        least = size.spec.latency.step_ns([(prompt.tokens - cached, cached)], 0, 0)
+        if target is not None and least > target:
+            late.append(least)
+    if len(workload.jobs) - len(late) < attainment * len(workload.jobs):
+        raise ValueError(
+            f"no number of workers is enough: alone on a worker of {size.name}, {len(late):,} of "
+            f"{len(workload.jobs):,} requests have their first token later than their target, since a step that "
+            f"computes one of these prompts takes {time(min(late) / 1e3)} or more"
+        )
 
 
 @attrs.frozen

@@ -2,11 +2,19 @@
 line for what is wrong."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fairsched.model.machine import PRESETS, as_builtins
+import fairsched as fs
+from fairsched.engines.calibration import with_slo
+from fairsched.engines.capacity import measured
+from fairsched.engines.simulation import Cluster, RunSpec
+from fairsched.model.machine import DEFAULT_PRESET, PRESETS, as_builtins
+from fairsched.model.request import Slo
 from tests.cli.conftest import Figures, Refused
 
 WORKLOAD = ["azure-chat:requests=60,rate=12,arrivals=poisson", "--latency-model", "opt-13b-a100"]
@@ -29,6 +37,20 @@ def test_plan_says_how_many(figures: Figures, tmp_path: Path, capsys: pytest.Cap
     assert shown.startswith("Simulated: opt-13b-a100 (1 x a100), not held against measurements.")
     assert f"{said['workers']} workers of opt-13b-a100 keep ttft=1 s, tpot=50 ms" in shown
     assert "<svg" in (tmp_path / "index.html").read_text()
+
+
+@given(ttft_ms=st.integers(1, 300), attainment=st.sampled_from([0.2, 0.5, 0.9, 1.0]), seed=st.integers(0, 9))
+@settings(max_examples=12, deadline=None)
+def test_what_no_number_of_workers_keeps_is_not_kept_by_one_for_each_request(
+    ttft_ms: int, attainment: float, seed: int
+) -> None:
+    """Where a plan says so; and where one for each request keeps the targets, it does not say so."""
+    workload, slo = fs.generate("azure-chat", requests=8, seed=seed), Slo(ttft_ns=ttft_ms * 10**6, tpot_ns=10**9)
+    run = RunSpec.of("fcfs", "round-robin", params={"batching": "eager-prefill"})
+    kept = measured(with_slo(workload, slo), run, Cluster(PRESETS[DEFAULT_PRESET]))(8).slo_attainment or 0.0
+    refused = pytest.raises(ValueError, match="no number of workers is enough")
+    with nullcontext() if kept >= attainment else refused:
+        fs.plan(workload, slo, attainment=attainment, routers=[], workers_max=1)
 
 
 def test_sizes_that_nobody_timed_and_parameters(figures: Figures) -> None:
@@ -67,6 +89,7 @@ def test_figures_are_for_one_gpu_of_a_worker(
         (["--slo", "ttft=2s"], "one for tpot"),
         (["--slo", "ttft=2s,tpot=fast"], "expected ttft=TIME,tpot=TIME"),
         (["--slo", "ttft=2s,tpot=1ms"], "no size keeps"),
+        (["--slo", "ttft=1ms,tpot=1s"], "no number of workers is enough"),
         ([*SLO, "--latency-model", "opt-13b-a100:0"], "at least one GPU"),
         ([*SLO, "--scaled-to", "2"], "two or more sizes"),
         (
