@@ -125,15 +125,18 @@ def client_queues(trace: Tables, clients: Sequence[int], at_ns: Ints) -> Ints:
     columns = np.full(max((*clients, *(int(trace[kind]["client"].max(initial=-1)) for kind in _QUEUE))) + 1, -1)
     columns[list(clients)] = np.arange(len(clients))
     # What waits for a client at a worker is counted as if that were a worker of its own.
-    apart = {}
+    apart: dict[type[ev.Event], Table] = {}
     for kind in _QUEUE:
         table = _somewhere(trace[kind], columns[trace[kind]["client"]] >= 0)
         apart[kind] = table | {"worker": table["worker"] * len(clients) + columns[table["client"]]}
-    left = {name: np.repeat(values, len(clients)) for name, values in trace[ev.WorkerLeft].items()}
+    left: Table = {name: np.repeat(values, len(clients)) for name, values in trace[ev.WorkerLeft].items()}
     places = np.tile(np.arange(len(clients)), len(trace[ev.WorkerLeft]["worker"]))
-    rows = _waiting(apart | {ev.WorkerLeft: left | {"worker": left["worker"] * len(clients) + places}})
+    apart[ev.WorkerLeft] = left | {"worker": left["worker"] * len(clients) + places}
+    rows = _waiting(apart)
     count = int(rows["worker"].max(initial=-1)) // max(len(clients), 1) + 1
-    return _sampled(rows, range(count * len(clients)), at_ns).reshape(len(at_ns), count, len(clients)).sum(axis=1)
+    sampled = _sampled(rows, range(count * len(clients)), at_ns)
+    queues: Ints = sampled.reshape(len(at_ns), count, len(clients)).sum(axis=1)
+    return queues
 
 
 def _mfu(latency: Sequence[LatencyModel], tokens: int, busy_ns: int) -> float | None:

@@ -42,6 +42,11 @@ class ScenarioLimits:
         """Return limits for so many calls at a time: by default twice what is in the servers then."""
         return cls(at_once, gap_tokens or 2 * at_once * sum(TOKENS) // 2, others or 2 * at_once)
 
+    @property
+    def gap(self) -> str:
+        """The limit of a scenario about shares."""
+        return f"{self.gap_tokens} tokens"
+
 
 @attrs.frozen
 class Setting:
@@ -127,14 +132,13 @@ def _by_weight(first: str, second: str) -> Judge:
     """Return the two get service by weight while both wait, and the second one's calls are all answered."""
 
     def judge(record: Record, limits: ScenarioLimits) -> ScenarioVerdict:
-        limit = f"{limits.gap_tokens} tokens"
         if refused := record.refused(record.of(second)):
-            return _refused(second, refused, len(record.of(second)), limit)
+            return _refused(second, refused, len(record.of(second)), limits.gap)
         gap, got = record.service_gap(first, second, CLIENTS)
         if gap is None:
-            return ScenarioVerdict("not applicable", "", limit, f"{first} and {second} never waited at one time")
+            return ScenarioVerdict("not applicable", "", limits.gap, f"{first} and {second} never waited at one time")
         ratio = f"{second} {got[second]} to {first} {got[first]} tokens"
-        return _verdict(gap <= limits.gap_tokens, f"{float(gap):.0f} tokens", limit, ratio)
+        return _verdict(gap <= limits.gap_tokens, f"{float(gap):.0f} tokens", limits.gap, ratio)
 
     return judge
 

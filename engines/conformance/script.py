@@ -7,7 +7,7 @@ they hear.  Nothing in it is a time: a slow machine has the same journal.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from fractions import Fraction
 from typing import Literal
 
@@ -173,29 +173,36 @@ class Record:
     def service_gap(self, left: str, right: str, weights: dict[str, int]) -> tuple[Fraction | None, dict[str, int]]:
         """Return how far two clients' service, by weight, moved apart in any interval in which both waited, in output
         tokens (None: they never waited at one time), and what each got while they did."""
+        *_, found = self.service_gaps(left, right, weights)
+        return found
+
+    def service_gaps(
+        self, left: str, right: str, weights: dict[str, int]
+    ) -> Iterator[tuple[Fraction | None, dict[str, int]]]:
+        """Yield the same of the journal so far: of its beginning, and after each entry."""
         clients = {number: call.client for number, call in self.script.calls.items()}
         waiting: dict[str, set[int]] = {left: set(), right: set()}
         apart = low = high = Fraction(0)
         widest: Fraction | None = None
         got = {left: 0, right: 0}
         before = False
+        yield widest, got
         for what, number in self.journal:
             client = clients[number]
-            if client not in waiting:
-                continue
-            if what == "sent":
-                waiting[client].add(number)
-            elif what in ("begun", "ended"):
-                waiting[client].discard(number)
-            elif what == "token" and before:
-                got[client] += 1
-                apart += Fraction(1 if client == left else -1, weights[client])
-            both = all(waiting.values())
-            if both:
-                low, high = (min(low, apart), max(high, apart)) if before else (apart, apart)
-                widest = max(widest or Fraction(0), high - low)
-            before = both
-        return widest, got
+            if client in waiting:
+                if what == "sent":
+                    waiting[client].add(number)
+                elif what in ("begun", "ended"):
+                    waiting[client].discard(number)
+                elif what == "token" and before:
+                    got[client] += 1
+                    apart += Fraction(1 if client == left else -1, weights[client])
+                both = all(waiting.values())
+                if both:
+                    low, high = (min(low, apart), max(high, apart)) if before else (apart, apart)
+                    widest = max(widest or Fraction(0), high - low)
+                before = both
+            yield widest, got
 
 
 class ScenarioVerdict(msgspec.Struct, frozen=True):

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import attrs
 import msgspec
+import numpy as np
 
+from fairsched.engines.analysis.report import Part, Samples, played
 from fairsched.engines.conformance import script as steps
 from fairsched.engines.conformance.callers import CallerPace, Gateways, Player
 from fairsched.engines.conformance.loadtest import NotListeningError
@@ -17,6 +19,8 @@ from fairsched.engines.conformance.scenarios import CLIENTS, SCENARIOS, Scenario
 from fairsched.engines.conformance.script import VERSION
 from fairsched.engines.files import write_whole
 
+SAMPLES_MAX = 300
+"""Entries of a journal that a page shows."""
 STEP_SECONDS = 0.005
 READY_SECONDS, READY_SECONDS_MAX = 0.5, 60.0
 
@@ -65,6 +69,40 @@ class CheckedScenario:
     def to_json(self) -> dict[str, object]:
         verdict = {key: value for key, value in msgspec.to_builtins(self.verdict).items() if value}
         return {"name": self.scenario.name, "claim": self.scenario.claim} | verdict
+
+    def played(self, limits: ScenarioLimits) -> Part:
+        """Return the part of a page that plays what happened, entry by entry of the journal; there must be a record."""
+        assert self.record is not None
+        record, journal = self.record, self.record.journal
+        owners = {number: call.client for number, call in record.script.calls.items()}
+        names = tuple(dict.fromkeys(owners.values()))
+        waiting, tokens = np.zeros((2, len(journal) + 1, len(names)), dtype=np.int64)
+        queued: set[int] = set()
+        for k, (what, number) in enumerate(journal, 1):
+            place = names.index(owners[number])
+            if what == "sent":
+                queued.add(number)
+                waiting[k, place] = 1
+            elif what in ("begun", "ended") and number in queued:
+                queued.remove(number)
+                waiting[k, place] = -1
+            tokens[k, place] = what == "token"
+        said = ["", *(f"{owners[number]}, call {number}: {what}" for what, number in journal)]
+        at = np.unique(np.linspace(0, len(journal), SAMPLES_MAX).round().astype(np.int64))
+        measures = {"waiting calls": waiting.cumsum(axis=0)[at], "tokens received": tokens.cumsum(axis=0)[at]}
+        gaps, bound = None, None
+        if self.verdict.limit == limits.gap:
+            bound = limits.gap_tokens
+            first, second = names
+            gaps = np.array([round(gap or 0) for gap, _ in record.service_gaps(first, second, CLIENTS)])[at]
+        return played(
+            f"{self.scenario.name}: {self.verdict.result}",
+            f"Claim: {self.scenario.claim}. Measured: {self.verdict.measured}; limit: {self.verdict.limit}.",
+            names,
+            [Samples(self.scenario.name, at.astype(np.float64), measures, gaps, bound, [said[k] for k in at])],
+            unit="events",
+            gap="largest gap so far while both wait, tokens by weight",
+        )
 
 
 class Suite:

@@ -10,13 +10,14 @@ from cyclopts import Parameter
 
 from fairsched import __version__
 from fairsched.cli import output, values
-from fairsched.cli.values import Count, File, Folder, Json, PositiveInt, Time
+from fairsched.cli.values import Count, File, Folder, Json, PositiveInt, Report, Time
 from fairsched.engines.conformance import CLIENTS, SCENARIOS, ScenarioLimits
 from fairsched.model import installing
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fairsched.engines.analysis.report import Page
     from fairsched.engines.conformance import CallScript, CheckedScenario, Credentials
 
 FAILED = 1
@@ -62,6 +63,7 @@ def conform(
     wait: Time | None = None,
     replay: File | None = None,
     json: Json = None,
+    report: Report = None,
 ) -> int:
     """Hold any OpenAI-compatible gateway, or two instances before the same servers, to scenarios: fairness, weights,
     starvation, identity, cancellation, streaming, ends.  Figures are counts of calls and tokens.  The gateway knows the
@@ -96,6 +98,7 @@ def conform(
     if len(urls) > 2:
         raise ValueError(f"one URL, or those of two instances, not {len(urls)}")
     output.writable(json=json)
+    output.folders(report=report)
     script: CallScript | None = None
     limits = ScenarioLimits.of(at_once, gap_tokens, others)
     if replay is not None:
@@ -139,11 +142,12 @@ def conform(
         ],
     }
     output.write_figures(json, document)
+    page = None if report is None else _page(found, limits).write(report)
     given = {"--servers": servers, "--tokens": tokens, "--certificates": certificates}
     again = [text for name, value in given.items() if value is not None for text in (name, str(value))]
     with output.shown(json) as console:
         _print(console, found, files, [*urls, *again])
-        output.print_files(console, Figures=json)
+        output.print_files(console, Figures=json, Report=page)
     return FAILED if any(each.verdict.result == "fails" for each in found) else 0
 
 
@@ -172,6 +176,29 @@ def _shown(
     hosts = dict.fromkeys(["localhost", "127.0.0.1", *filter(None, (urlsplit(url).hostname for url in urls))])
     assert certificates is not None
     return Certificates(certificates, CLIENTS, tuple(hosts))
+
+
+def _counted(found: "list[CheckedScenario]") -> str:
+    results: list[str] = [each.verdict.result for each in found]
+    counts = [
+        f"{results.count(result)} {result.replace('fails', 'fail').replace('passes', 'pass')}" for result in _STYLES
+    ]
+    return f"Of {len(found)}: {', '.join(counts)}."
+
+
+def _page(found: "list[CheckedScenario]", limits: ScenarioLimits) -> "Page":
+    """Return the page that plays what was tried, failures first."""
+    from fairsched.engines.analysis.report import Page
+
+    failed = [each for each in found if each.verdict.result == "fails"]
+    tried = sorted((each for each in found if each.record is not None), key=lambda each: each not in failed)
+    return Page(
+        title="A gateway held to scenarios",
+        verdict=[_counted(found), *(f"It does not hold that {each.scenario.claim}." for each in failed)],
+        parts=[each.played(limits) for each in tried],
+        tone="bad" if failed else "good",
+        command=output.command_line(),
+    )
 
 
 def _print(console: "Console", found: "list[CheckedScenario]", files: dict[str, Path], again: list[str]) -> None:
@@ -203,11 +230,7 @@ def _print(console: "Console", found: "list[CheckedScenario]", files: dict[str, 
         if reason:
             notes.append(f"{each.scenario.name}: {reason}")
     print_small(console, notes)
-    results: list[str] = [each.verdict.result for each in found]
-    counts = [
-        f"{results.count(result)} {result.replace('fails', 'fail').replace('passes', 'pass')}" for result in _STYLES
-    ]
-    print_lines(console, [f"Of {len(found)}: {', '.join(counts)}."])
+    print_lines(console, [_counted(found)])
     if files:
         print_lines(console, ["To send the calls of a failure again:"])
         first = next(iter(files.values()))

@@ -5,13 +5,16 @@ Solvers are loaded by this command only.
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from fairsched.cli.output import STDOUT, print_files, progress_bar, shown, writable, write_figures
-from fairsched.cli.values import Count, File, Folder, Json, each
+from fairsched.cli.output import STDOUT, command_line, print_files, progress_bar, shown, writable, write_figures
+from fairsched.cli.values import Count, File, Folder, Json, each, folder, read
 from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.files import write_whole
 from fairsched.engines.simulation import cpus
+
+if TYPE_CHECKING:
+    from fairsched.engines.analysis.report import Page
 
 FAILED = 1
 """Exit status when something that is claimed was not proved, or a replay or a certificate differs."""
@@ -30,6 +33,7 @@ def verify(
     prove: Folder | None = None,
     replay: File | None = None,
     jobs: Count | None = None,
+    report: Annotated[Path | None, read(folder, "DIR")] = None,
 ) -> int:
     """Decide every theorem of the policies with two solvers and print what each bound is worth in your configuration.
     Exits with 1 if anything that is claimed is not proved.
@@ -46,13 +50,16 @@ def verify(
         replay: decide nothing: run a saved counterexample again on the kernel as it is now; exits with 1 if it is
             refuted no more
         jobs: processes (default: one for each core)
+        report: write an HTML page that plays what --replay runs
     """
     if check is not None:
         return _check(check)
     if prove is not None:
         return _prove(prove, jobs or cpus())
     if replay is not None:
-        return _replay(replay, json)
+        return _replay(replay, json, report)
+    if report is not None:
+        raise ValueError("--report plays what --replay runs")
     if quick and certificate is not None:
         raise ValueError("--certificate needs both solvers, and --quick asks one")
     writable(json=json)
@@ -136,7 +143,7 @@ def _prove(directory: Path, jobs: int) -> int:
     return 0
 
 
-def _replay(counterexample: Path, json: Path | None) -> int:
+def _replay(counterexample: Path, json: Path | None, report: Path | None) -> int:
     """Run a counterexample again."""
     from fairsched.verify.logic import replay_saved
 
@@ -144,6 +151,52 @@ def _replay(counterexample: Path, json: Path | None) -> int:
     if found is None:
         raise ValueError(f"{counterexample} is no counterexample; `fairsched audit --replay` takes a log")
     write_figures(json, found.to_json())
+    page = None if report is None else _page(counterexample).write(report)
     with shown(json) as console:
         print_text(console, found.text())
+        print_files(console, Report=page)
     return 0 if found.confirmed else FAILED
+
+
+def _page(counterexample: Path) -> "Page":
+    """Return the page that plays a counterexample: each vector of its state that changes, a moment an event."""
+    import numpy as np
+
+    from fairsched.engines.analysis.report import Page, Samples, played
+    from fairsched.verify.logic import read_counterexample, replay_counterexample
+
+    found = replay_counterexample(read_counterexample(counterexample))
+    saved, system, states = found.document, found.claim.system, found.states
+    vectors = [name for name in system.fields if isinstance(states[0][name], tuple)]
+    courses = {name: np.array([state[name] for state in states], dtype=np.int64) for name in vectors}
+    points = {name: states[0].get(name) for name in "fg"}
+    lead = None
+    if None not in points.values() and "W" in courses:
+        lead = courses["W"][:, points["g"]] - courses["W"][:, points["f"]]
+    names = [
+        f"client {i}" + "".join(f" ({name})" for name in points if points[name] == i) for i in range(saved.clients)
+    ]
+    broken = f"Broken at the end: {'; '.join(found.broken)}" if found.broken else "Nothing is broken"
+    part = played(
+        f"A world of {saved.theorem}",
+        f"{system.name.capitalize()}. {broken}.",
+        names,
+        [
+            Samples(
+                saved.theorem,
+                np.arange(len(states), dtype=np.float64),
+                {name: course for name, course in courses.items() if np.ptp(course, axis=0).any()},
+                lead,
+                said=["", *(each.event for each in saved.events)],
+            )
+        ],
+        unit="events",
+        gap="W of g less W of f",
+    )
+    return Page(
+        title="A counterexample",
+        verdict=[broken, f"{saved.theorem}: {found.claim.theorem.statement}"],
+        parts=[part],
+        tone="bad",
+        command=command_line(),
+    )
