@@ -93,7 +93,7 @@ def main() -> None:
         save(photograph(audit, 1280, 1150), "audit-page")
         save(photograph(audit, 400, 1150), "audit-phone")
         compared = fs.compare(generate("showcase"), command="fairsched compare showcase --report out/report")
-        save(photograph(compared.report(Path(folder, "compare")), 1280, 1560), "report")
+        save(photograph(compared.report(Path(folder, "compare")), 1280, 1250), "report")
 
 
 if __name__ == "__main__":

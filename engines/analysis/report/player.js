@@ -9,7 +9,7 @@ function setUp(figure) {
     stroke: item.querySelector("path").getAttribute("stroke"),
     dashes: item.querySelector("path").getAttribute("stroke-dasharray") ?? "none",
   }));
-  const whole = { name: "", stroke: "currentColor", dashes: "none" };
+  const whole = { name: "gap", stroke: "currentColor", dashes: "none" };
   for (const run of runs) for (const panel of run.panels) panel.lines = panel.lines.map(summed);
   const sides = [...shown];
   const [HIGH, WIDE] = [100, 1000];
@@ -69,7 +69,8 @@ function setUp(figure) {
     const time = make("output", {});
     cursors.push((at) => {
       const k = last(run.at, at);
-      time.textContent = [`${run.at[k].toLocaleString("en")} ${unit}`, run.said[k]].filter(Boolean).join(": ");
+      const said = `${run.at[k].toLocaleString("en", { maximumFractionDigits: 1 })} ${unit}`;
+      time.textContent = run.said[k] ? `${said}: ${run.said[k]}` : said;
     });
     if (runs.length === 1) return make("div", {}, make("b", {}, run.label), time);
     const select = make("select", { ariaLabel: "run" }, ...runs.map((each, i) => new Option(each.label, i)));

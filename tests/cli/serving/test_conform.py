@@ -14,6 +14,7 @@ from fairsched.engines.conformance.script import Record
 from tests.cli.conftest import Figures, Refused
 from tests.support.adapters.http import free_pair
 from tests.support.attacks.processes import gateway
+from tests.support.engines.pages import parsed
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/integrate/conform.md"
 URL = "http://127.0.0.1:9"
@@ -86,10 +87,13 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_fits_and_failures_are_files(
     columns: int, failing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No line is longer than the terminal; each failure is a file of its calls; the status is 1, also of a replay."""
+    """No line is longer than the terminal; each failure is a file of its calls; the status is 1, also of a replay,
+    and the report plays what was tried, failures first."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.chdir(tmp_path)
-    assert main(["conform", URL, "--servers", "2"]) == 1
+    assert main(["conform", URL, "--servers", "2", "--report", "page"]) == 1
+    titles = [each.text or "" for each in parsed(Path("page/index.html").read_text()).iter("h2")]
+    assert [title.split(": ")[-1] for title in titles[:6]] == ["fails"] * 5 + ["passes"]
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= columns
     assert "\x1b[2J" not in said

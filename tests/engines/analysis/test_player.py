@@ -1,4 +1,4 @@
-"""The player of a page in a real browser: what it shows at a moment is what the samples say, by mouse, touch or keys."""
+"""The player of a page in a real browser: what it shows at a moment is what samples say, by mouse, touch and keys."""
 
 import asyncio
 import itertools
