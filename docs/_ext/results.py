@@ -234,8 +234,7 @@ def _spread(values: Iterable[float]) -> bool:
 
 
 def _parts() -> Iterator[tuple[str, str, str]]:
-    """Yield classes, Markdown and HTML of the page's parts, in order."""
-    yield "", overview(), all_claims()
+    """Yield classes, Markdown and HTML of the page's rows, paper by paper."""
     for key, paper in PAPERS.items():
         rows = [entry for entry in recorded() if entry["paper"] == key]
         if not rows and key not in PANELS:
@@ -252,12 +251,14 @@ def setup(app: Any) -> dict[str, bool]:
     from docutils.parsers.rst import Directive
 
     class Results(Directive):
-        """Every recorded row, paper by paper."""
+        """Every recorded row, paper by paper; with the word `overview` what came out of each paper."""
+
+        optional_arguments = 1
 
         def run(self) -> list[nodes.Node]:
             self.state.document.settings.env.note_dependency(str(RECORDED))
             found: list[nodes.Node] = []
-            for classes, text, html in _parts():
+            for classes, text, html in [("", overview(), all_claims())] if self.arguments else _parts():
                 holder = nodes.container(classes=classes.split())
                 self.state.nested_parse(text.splitlines(), self.content_offset, holder)
                 if "result-panels" in classes:

@@ -373,7 +373,7 @@ def degrees(on: Platform, seed: int) -> Figures:
     id="60d",
     about="requests finished a second",
     panel="section 4.2.1 and figure 7",
-    setting="as rows 5 and 60, 16 prompts of a group: requests finished a second",
+    setting="as rows 5 and 60, 16 prompts of a group",
     claims=(
         number("vLLM", "vLLM, 2,000 shared tokens", "6 requests/s", 6, neutral=None),
         number("sorted", "vLLM sorted by prefix, 2,000 shared tokens", "13.02 requests/s", 13.02, neutral=None),

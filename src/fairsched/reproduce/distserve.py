@@ -157,7 +157,7 @@ def _simulated(gaps: np.ndarray, stages: tuple[float, ...]) -> float:
     id="12",
     about="what moving KV needs",
     panel="section 3.3",
-    setting="KV of 512 tokens of OPT-66B in 16 bits, and the link that 10 requests a second of that length need",
+    setting="OPT-66B in 16 bits",
     claims=(
         Printed("gib", "KV of 512 tokens", "1.13 GB", 1.125, 1.13, neutral=None, decimals=3),
         number("gbps", "link for 10 requests a second", "90 Gbps", 90.0, neutral=None, decimals=0),

@@ -644,7 +644,7 @@ def by_load(on: Platform, seed: int) -> Figures:
     about="8 and 16 GPUs",
     panel="Figs 14 and 15",
     platform=Platform(A6000, 16, KV_TOKENS),
-    setting="as row 29f, with rate and documents in proportion to the GPUs; Preble's mean latency over that on two",
+    setting="as row 29f, with rate and documents in proportion to the GPUs",
     claims=tuple(
         number(f"{count} GPUs", f"Preble's mean latency on {count} GPUs over that on 2", "linear", 1, neutral=None)
         for count in (8, 16)
