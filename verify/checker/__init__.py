@@ -5,5 +5,6 @@ and a certificate has a copy of them, so that they can be run where there is nei
 """
 
 from fairsched.verify.checker.proof import PROOF, check, check_files, question_of
+from fairsched.verify.checker.terms import expressions
 
-__all__ = ["PROOF", "check", "check_files", "question_of"]
+__all__ = ["PROOF", "check", "check_files", "expressions", "question_of"]

@@ -8,6 +8,7 @@ checksums.txt   SHA-256 of these, as `sha256sum -c` reads them
 expected.txt    the expected answer to each question
 check.sh        checks the sums, then asks any SMT solver; needs neither Python nor this library
 cvc5_file.py    for `check.sh python cvc5_file.py`: the solver cvc5 as PyPI has it, which is no command
+coq/            if they were asked for: the goals as lemmas for `coqc`, which nothing else here rests on
 checker/        for `python checker/proof.py .`: reads every proof; needs Python alone (see `fairsched.verify.checker`)
 
 A theorem's evidence is a proof that was read step by step, two solvers' word, or samples: no better than the weakest of
@@ -16,8 +17,10 @@ all that it rests on.
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -226,6 +229,23 @@ def write_proofs(
     finally:
         _write_companions(directory, msgspec.structs.replace(said, proofs=proofs))
     return Goals(len(goals), len(proofs)), without
+
+
+def ask_coq(
+    directory: Path, jobs: int = 1, progress: verify_solvers.Progress = verify_solvers.silent
+) -> tuple[Goals, dict[str, str]]:
+    """Write each goal of a certificate as a lemma for Coq into its folder `coq`, and let `coqc` check it; returns how
+    many goals it accepts, and why it does not accept the others."""
+    goals = [path for path, asked in read(directory).files.items() if asked.about == "goal"]
+    into = directory / "coq"
+    into.mkdir(exist_ok=True)
+    lemmas = [into / f"{re.sub('[^A-Za-z0-9]+', '_', Path(goal).with_suffix('').as_posix())}.v" for goal in goals]
+    with ThreadPoolExecutor(jobs) as executor:
+        found = executor.map(verify_solvers.refused, (directory / goal for goal in goals), lemmas)
+        without = {
+            goal: why for goal, why in zip(goals, verify_solvers.followed(goals, found, progress), strict=True) if why
+        }
+    return Goals(len(goals), len(goals) - len(without)), without
 
 
 def proof_of(goal: str) -> str:

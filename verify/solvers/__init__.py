@@ -6,6 +6,7 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.verify.solvers.bounded_model_checking import NotReached, judged, reach
+    from fairsched.verify.solvers.coq import NotWrittenError, lemma, refused
     from fairsched.verify.solvers.cross_check import (
         Question,
         checked_proof,
@@ -47,8 +48,9 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "ALWAYS", "RLIMIT", "Broken", "NotInductive", "NotReached", "Obligation", "Progress", "Proved", "Question",
-    "Refuted", "SolverDecision", "Task", "Unknown", "audit", "check", "checked_proof", "counterexample",
-    "cpc_proof", "cvc5_answer", "decide", "everywhere", "files", "followed", "instances", "judged", "obligation",
-    "pool", "prove", "questions", "reach", "silent", "solver_of", "versions", "z3_answer"
+    "ALWAYS", "RLIMIT", "Broken", "NotInductive", "NotReached", "NotWrittenError", "Obligation", "Progress",
+    "Proved", "Question", "Refuted", "SolverDecision", "Task", "Unknown", "audit", "check", "checked_proof",
+    "counterexample", "cpc_proof", "cvc5_answer", "decide", "everywhere", "files", "followed", "instances",
+    "judged", "lemma", "obligation", "pool", "prove", "questions", "reach", "refused", "silent", "solver_of",
+    "versions", "z3_answer"
 ]  # fmt: skip

@@ -31,6 +31,7 @@ def verify(
     certificate: Folder | None = None,
     check: Folder | None = None,
     prove: Folder | None = None,
+    coq: Folder | None = None,
     replay: File | None = None,
     jobs: Count | None = None,
     report: Annotated[Path | None, read(folder, "DIR")] = None,
@@ -47,6 +48,8 @@ def verify(
             step, and that it is about the code that is installed; exits with 1 if anything differs
         prove: decide nothing: add to a certificate proofs that no solver is needed to believe; one that was stopped
             goes on where it was
+        coq: decide nothing: write the goals of a certificate as lemmas for the proof assistant Coq and let `coqc` check
+            them; exits with 1 if it does not accept one
         replay: decide nothing: run a saved counterexample again on the kernel as it is now; exits with 1 if it is
             refuted no more
         jobs: processes (default: one for each core)
@@ -56,6 +59,8 @@ def verify(
         return _check(check)
     if prove is not None:
         return _prove(prove, jobs or cpus())
+    if coq is not None:
+        return _coq(coq, jobs or cpus())
     if replay is not None:
         return _replay(replay, json, report)
     if report is not None:
@@ -141,6 +146,24 @@ def _prove(directory: Path, jobs: int) -> int:
         said.append(f"To read them: python {directory / 'checker' / 'proof.py'} {directory}")
         print_lines(console, said)
     return 0
+
+
+def _coq(directory: Path, jobs: int) -> int:
+    """Let Coq check a certificate's goals."""
+    from fairsched.verify.report import ask_coq
+
+    with progress_bar() as progress:
+        try:
+            goals, without = ask_coq(directory, jobs, progress)
+        except FileNotFoundError as error:
+            raise ValueError(f"{error.filename}: not found; Debian has Coq as the package coq") from error
+    with shown() as console:
+        said = [f"Not accepted: {goal}: {why}" for goal, why in without.items()]
+        said.append(
+            f"{directory}: coqc accepts {goals.proved} of {goals.asked} goals as lemmas about any type of clients"
+        )
+        print_lines(console, said)
+    return FAILED if without else 0
 
 
 def _replay(counterexample: Path, json: Path | None, report: Path | None) -> int:
