@@ -58,7 +58,8 @@ class Limits:
     first token and the others only decode (0: each may do both).  All outputs of a client are
     reserved but `unreserved_tokens`.  A window before servers reserves what is predicted (`outputs_predicted`): of a
     client no more than `unreserved_tokens` came beside it, and it charges at most `hold_tokens` output tokens for what
-    a client holds.  `slots_lack` says that a request may lack a slot for its adapter.
+    a client holds.  `slots_lack` says that a request may lack a slot for its adapter.  No prompt with its declared
+    output has more than `request_tokens_max`, where that is known.
     """
 
     kv_capacity_tokens: int
@@ -72,6 +73,7 @@ class Limits:
     hold_tokens: int = 0
     outputs_predicted: bool = False
     slots_lack: bool = False
+    request_tokens_max: int = CAPACITY_TOKENS_MAX
 
     def __attrs_post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "unreserved_tokens", "hold_tokens"):
@@ -83,7 +85,8 @@ class Limits:
         if self.outputs_reserved:
             produced = charge_max_reserved(rates, memory_tokens + self.unreserved_tokens, prompt)
             return produced + rates.output * self.hold_tokens
-        return charge_max_optimistic(rates, prompt + self.output_tokens_max, self.output_tokens_max, self.running_max)
+        whole = min(prompt + self.output_tokens_max, self.request_tokens_max)
+        return charge_max_optimistic(rates, whole, self.output_tokens_max, self.running_max)
 
     def prompts_max(self, rates: Rates) -> int:
         """Return most cost units of prompts that lie in memory at one time, computed or not."""

@@ -1,5 +1,6 @@
 """The documentation is true as far as a machine can tell: code runs, commands parse, links lead somewhere."""
 
+import csv
 import json
 import linecache
 import re
@@ -17,9 +18,10 @@ from typing import Any
 import pytest
 from cyclopts import CycloptsError
 
+from benchmarks import binding
 from fairsched.cli import application, main
 from fairsched.engines.simulation import RunSpec, latency_model
-from fairsched.engines.workloads import WORKLOADS
+from fairsched.engines.workloads import WORKLOADS, generate
 from fairsched.policies.registry import CLUSTER_POLICIES, router_with
 from fairsched.reproduce import PAPERS
 
@@ -188,6 +190,16 @@ def test_one_page_says_how_fairsched_is_installed() -> None:
     told = [str(page.relative_to(ROOT)) for page in PAGES if _INSTALL.search(page.read_text())]
     assert told == ["docs/index.md"]
     assert not [page for page in PAGES if re.search(r"pip install ['\"]?fairsched", page.read_text())]
+
+
+@pytest.mark.parametrize("name", ["ce1", "sharegpt", "llm-judge"])
+def test_the_table_of_bounds_as_shipped(name: str) -> None:
+    """What it says of a workload is what its limits and charges make of it now."""
+    with (ROOT / "docs" / "explanation" / "promises" / "binding.csv").open() as file:
+        head, *rows = csv.reader(file)
+    assert head == [*binding.HEAD, *map(str, binding.MEMORIES)]
+    said = {policy: shares for workload, policy, _, _, *shares in rows if workload == name}
+    assert said == {policy: binding.shares(generate(name), policy) for policy in binding.POLICIES}
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:

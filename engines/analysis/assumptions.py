@@ -18,13 +18,15 @@ from fairsched.policies.guarantees import window_limits
 def run_limits(policy: AnyLocalPolicy, jobs: Iterable[Job], capacity: int, workers: int) -> Limits:
     """Return what the policy's bound rests on: the declared output limits, the KV capacity, and the batching rule.
 
-    The longest prompt is the longest that fits a worker beside one output token; no maximum of the jobs' prompts
-    enters.  `workers` counts only where the workers share credit.  A request that names an adapter may lack a slot.
+    The longest prompt is the longest that fits a worker beside one output token, the longest request that of the jobs.
+    `workers` counts only where the workers share credit.  A request that names an adapter may lack a slot.
     """
     requests = [job.request for job in jobs]
     declared = max((request.max_output_tokens for request in requests), default=1)
     named = any(request.adapter for request in requests)
-    limits = attrs.evolve(policy.guarantee.limits(capacity, declared), slots_lack=named)
+    longest = max((request.prompt.tokens + request.max_output_tokens for request in requests), default=1)
+    limits = policy.guarantee.limits(capacity, declared)
+    limits = attrs.evolve(limits, slots_lack=named, request_tokens_max=longest)
     return limits if policy.shared_credit is None else attrs.evolve(limits, workers=workers)
 
 

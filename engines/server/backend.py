@@ -37,9 +37,10 @@ class ExecutorMaker:
 class Backend:
     """Workers that serve, and what they did: `front` takes requests, `document` and `samples` say how things stand.
 
-    Each of `workers` has `kv_capacity_tokens`; with more than one, they are processes behind `router`.  `weights` are
-    those of clients by name; with a worker's `latency` waits are held to what is proved of them.  What `document` and
-    `samples` read belongs to the engine's thread: call them there.
+    Each of `workers` has `kv_capacity_tokens`; with more than one, they are processes behind `router`.  A prompt with
+    its outputs has at most `context_tokens`; `weights` are those of clients by name; with a worker's `latency` waits
+    are held to what is proved of them.  What `document` and `samples` read belongs to the engine's thread: call them
+    there.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Backend:
         make_executor: Callable[[], serving.Executor],
         *,
         kv_capacity_tokens: int,
-        output_tokens_max: int,
+        context_tokens: int,
         workers: int = 1,
         router: AnyRouter | None = None,
         weights: Mapping[str, int] | None = None,
@@ -59,7 +60,11 @@ class Backend:
         self.kv_capacity_tokens = kv_capacity_tokens
         self.statuses = {
             worker: serving.ServiceStatus(
-                serving.monitor_of(policy, kv_capacity_tokens, output_tokens_max, worker, latency=latency)
+                serving.monitor_of(
+                    *(policy, kv_capacity_tokens, context_tokens, worker),
+                    request_tokens_max=context_tokens,
+                    latency=latency,
+                )
             )
             for worker in range(workers)
         }

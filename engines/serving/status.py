@@ -18,6 +18,7 @@ from fairsched.engines.serving.loop import Engine
 from fairsched.model.events import Admitted, Decoded, Event, Paused, Preempted, Prefilled
 from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
+from fairsched.model.pricing import CAPACITY_TOKENS_MAX
 from fairsched.model.request import Client
 from fairsched.model.view import WorkerLoad
 from fairsched.policies.base import AnyLocalPolicy
@@ -40,17 +41,19 @@ def monitor_of(
     worker: int = 0,
     *,
     running_max: int | None = None,
+    request_tokens_max: int = CAPACITY_TOKENS_MAX,
     unreserved_tokens: int = 0,
     latency: LatencyModel | None = None,
 ) -> Monitor | None:
     """Return a monitor of what the policy promises on such a worker to clients of weight 1 (weights come by events).
 
-    None if it promises nothing.  `output_tokens_max` matters only where outputs are not reserved; `running_max` is the
-    engine's, where that is not the policy's; a client may leave `unreserved_tokens` of its outputs unreserved.  With
-    the worker's `latency` waits are held to what is proved of them in seconds.
+    None if it promises nothing.  No request has more than `output_tokens_max`, and with its prompt than
+    `request_tokens_max`; `running_max` is the engine's, where that is not the policy's; a client may leave
+    `unreserved_tokens` of its outputs unreserved.  With the worker's `latency` waits are held to what is proved of them
+    in seconds.
     """
     limits = policy.guarantee.limits(kv_capacity_tokens, output_tokens_max)
-    limits = attrs.evolve(limits, unreserved_tokens=unreserved_tokens)
+    limits = attrs.evolve(limits, unreserved_tokens=unreserved_tokens, request_tokens_max=request_tokens_max)
     if running_max is not None:
         limits = attrs.evolve(limits, running_max=running_max)
     promise = policy.guarantee.promise(TWO_CLIENTS, limits, latency)

@@ -169,7 +169,7 @@ class InBatchGate(DeficitGate):
     gap_theorems: ClassVar[tuple[str, ...]] = (D_PAUSE_WEIGHTED.id,)
 
     context_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
-    """Longest prompt with its declared output; a longer request is rejected, and none: as the memory holds."""
+    """Longest prompt with its declared output; a longer request is rejected, and none: as they come."""
 
     def __attrs_post_init__(self) -> None:
         if self.elastic:
@@ -235,13 +235,9 @@ class InBatchGate(DeficitGate):
             return f"{kv_tokens} tokens are over the longest context of {longest}"
         return super().refuses(kv_tokens)
 
-    def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
-        said = "the bound is of a request as long as the KV memory unless context_tokens says how long one may be"
-        undeclared = (said,) if self.context_tokens is None else ()
-        return (*undeclared, *super().cautions(kv_capacity_tokens, needs))
-
     def charge_max(self, limits: Limits) -> int:
         memory = limits.kv_capacity_tokens
-        longest = min(limits.prompt_tokens_max + limits.output_tokens_max, memory, self.context_tokens or memory)
+        longest = min(limits.prompt_tokens_max + limits.output_tokens_max, limits.request_tokens_max, memory)
+        longest = min(longest, self.context_tokens or memory)
         charge = charge_max_paused(self.rates, longest, min(limits.running_max, memory))
         return charge + self.rates.output * limits.hold_tokens

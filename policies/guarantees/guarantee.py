@@ -46,16 +46,27 @@ class GateGuarantee(Guarantee):
         return self.batching.limits(kv_capacity_tokens, output_tokens_max)
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
-        return None if (gate := self._bounded(limits)) is None else gate.service_gap_bound(clients, limits)
+        gate = self._bounded(limits)
+        return None if gate is None else gate.service_gap_bound(clients, self._least(limits))
 
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
-        return None if (gate := self._bounded(limits)) is None else gate.group_gap_bound(groups, limits)
+        gate = self._bounded(limits)
+        return None if gate is None else gate.group_gap_bound(groups, self._least(limits))
 
     def _bounded(self, limits: Limits) -> "gates.BoundedGate[Any] | None":
         """The gate, if a theorem says its bound."""
         if isinstance(self.gate, gates.BoundedGate) and self.gate.gap_theorems and not self._withdraws(limits):
             return self.gate
         return None
+
+    def _least(self, limits: Limits) -> Limits:
+        """Return the limits under which U is least: where declared outputs are short, places in the batch bound what
+        may be charged sooner than memory does, and outputs count as not reserved (U-optimistic)."""
+        gate, places = self.gate, attrs.evolve(limits, outputs_reserved=False)
+        capped = getattr(gate, "in_flight_cap_tokens", None) is not None
+        if not isinstance(gate, gates.DeficitGate) or capped or limits.outputs_predicted or limits.workers > 1:
+            return limits
+        return min(limits, places, key=gate.charge_max)
 
     def _withdraws(self, limits: Limits) -> bool:
         """Return whether clients that wait may count as ones that do not, since they lack a slot for an adapter."""
@@ -108,13 +119,14 @@ class GateGuarantee(Guarantee):
         promise names: a monitor then shows the theorem fail.  With the worker's `latency` waits are bounded in time.
         """
         gate, rule, leased = self.gate, self.gate.charging, isinstance(self.gate, gates.AnyLeasedGate)
+        wait = None if latency is None else self.worst_wait(clients, limits, latency)
+        limits = self._least(limits)
         weights = tuple(client.weight for client in clients)
         terms = bound_terms(gate, clients, limits)
         cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
         uncapped = {th.CAPPED, th.CAPPED_TOGETHER} & gate.broken_assumptions
         theorems = [theorem for theorem in gate.theorems if not uncapped & {*theorem.assumptions}]
         cap = None if th.CAPPED in uncapped else cap
-        wait = None if latency is None else self.worst_wait(clients, limits, latency)
         theorems += sec.SECONDS_THEOREMS if wait is not None else ()
         return Promise(
             charging=Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent),

@@ -48,6 +48,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
         monitor = monitor_of(
             *(policy.policy, memory.capacity_tokens, self.max_model_len),
             running_max=self.max_num_running_reqs * (self._tokens_ahead() if guard.pauses else 1),
+            request_tokens_max=self.max_model_len,
             unreserved_tokens=unreserved,
         )
         self.status = TrackerStatus(monitor)

@@ -32,7 +32,7 @@ def babbler(workers: int = 1) -> ApiServer:
     backend = Backend(
         *(DLPM(), ExecutorMaker(spec, CAPACITY)),
         kv_capacity_tokens=CAPACITY,
-        output_tokens_max=CAPACITY,
+        context_tokens=CAPACITY,
         workers=workers,
     )
     reader = CallReader(

@@ -139,6 +139,23 @@ def test_a_cap_and_the_rates_make_u() -> None:
     assert CounterGate().charge_max(held) == 2 * 120 - 1 + 2 * 5
 
 
+@given(st.integers(40, 4_000), st.integers(1, 30), st.integers(1, 20), st.integers(2, 4_000))
+def test_u_is_of_memory_or_of_places_in_the_batch(memory: int, outputs: int, running: int, longest: int) -> None:
+    """Whichever is less, and the theorems assume what it rests on; a cap and a window have that of memory."""
+    promised = GateGuarantee(DeficitGate(), Chunked(max_running=running), False)
+    limits = attrs.evolve(promised.limits(memory, outputs), request_tokens_max=longest)
+    of_places = min(memory - 1 + outputs, longest) + 2 * running * outputs
+    promise = promised.promise(clients([1, 1]), limits)
+    assert promise.charge_max == min(2 * memory - 1, of_places)
+    assert promise.gap_bound == 2 * (4_096 + promise.charge_max - 1)
+    assumed = {each for theorem in promise.theorems for each in theorem.assumptions}
+    assert (MEM_RESERVE in assumed) != (OUTPUTS_BOUNDED in assumed) == (of_places < 2 * memory - 1)
+    capped = attrs.evolve(promised, gate=DeficitGate(in_flight_cap_tokens=memory))
+    assert capped.promise(clients([1, 1]), limits).charge_max == 2 * memory - 1
+    window = attrs.evolve(limits, outputs_predicted=True)
+    assert promised.promise(clients([1, 1]), window).charge_max == 2 * memory - 1
+
+
 def test_what_a_client_may_owe_inside_the_batch() -> None:
     """The price of the longest context, and a token of each that runs; and what is held."""
     for declared, longest in ((None, 40 + 30), (50, 50), (500, 40 + 30), (1, 1)):
@@ -147,8 +164,7 @@ def test_what_a_client_may_owe_inside_the_batch() -> None:
         assert gate.charge_max(attrs.evolve(LIMITS, hold_tokens=5)) == 2 * 8 + longest + 2 * 5
         assert gate.charge_max(attrs.evolve(LIMITS, running_max=500)) == 2 * 100 + longest
     assert InBatchGate().charge_max(attrs.evolve(LIMITS, kv_capacity_tokens=60)) == 2 * 8 + 60
-    assert len(InBatchGate().cautions(100)) == 1
-    assert InBatchGate(context_tokens=50).cautions(100) == ()
+    assert InBatchGate().charge_max(attrs.evolve(LIMITS, request_tokens_max=20)) == 2 * 8 + 20
 
 
 def test_no_bound_is_promised_where_its_rule_is_another() -> None:

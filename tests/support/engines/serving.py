@@ -32,7 +32,7 @@ def a_server(
     backend = Backend(
         *(DLPM(), make_executor),
         kv_capacity_tokens=CAPACITY,
-        output_tokens_max=CONTEXT,
+        context_tokens=CONTEXT,
         weights=access.weights,
         **options,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 from cyclopts import Parameter
 
 from fairsched.cli import values
@@ -172,7 +173,7 @@ def _server(
         policy,
         ExecutorMaker(spec, capacity),
         kv_capacity_tokens=capacity,
-        output_tokens_max=reader.context_tokens,
+        context_tokens=reader.context_tokens,
         workers=options.workers,
         router=ROUTERS[options.router],
         weights=weights,
@@ -206,18 +207,17 @@ def _banner(options: BackendOptions, server: "ApiServer", config: "LlamaConfig",
             "tokens are bytes, which is not how this model was trained: its folder has no tokenizer.json, or the "
             "package tokenizers is missing"
         )
-    lines.append(_promise(backend, options.workers, weights))
+    lines.append(_promise(backend, options.workers, weights, reader.context_tokens))
     lines += backend.policy.guarantee.cautions(backend.kv_capacity_tokens)
     return lines
 
 
-def _promise(backend: "Backend", workers: int, weights: dict[str, int]) -> str:
+def _promise(backend: "Backend", workers: int, weights: dict[str, int], context: int) -> str:
     clients = tuple(Client(i, name, weight) for i, (name, weight) in enumerate(weights.items()))
     clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
     guarantee = backend.policy.guarantee
-    bound = guarantee.service_gap_bound(
-        clients, guarantee.limits(backend.kv_capacity_tokens, backend.kv_capacity_tokens)
-    )
+    limits = guarantee.limits(backend.kv_capacity_tokens, context)
+    bound = guarantee.service_gap_bound(clients, attrs.evolve(limits, request_tokens_max=context))
     what = f"{workers} worker{'s' if workers > 1 else ''} of {backend.kv_capacity_tokens:,} KV tokens"
     of_each = " of a worker" if workers > 1 else ""
     if bound is None:
