@@ -138,7 +138,8 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
         # The gate says what their bounds are in its configuration.
         theorems = tuple(next((own for own in composed.gate.theorems if own == each), each) for each in stated)
         return Subject(name, f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}", theorems, composed)
-    _refuse_overridden(name, [each for kind in (type(composed), type(composed.gate)) for each in overridden(kind)])
+    gate = overridden(type(composed.gate)) if composed.gate.theorems else []
+    _refuse_overridden(name, overridden(type(composed)) + gate)
     if composed.gate.grouped:
         _require_progress(name, type(composed.gate), {theorem.id for theorem in composed.gate.theorems})
     theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()), *composed.order.theorems)
