@@ -10,16 +10,12 @@ from markdown import directive, escaped, table
 
 from fairsched.engines.serving import metrics
 
-_NAMED = re.compile(r"fairsched_(\w+)\{([\w,]*)\}")
-
 
 def metrics_table(_: Sequence[str]) -> str:
-    """Every metric with its labels and what it counts; the labels are those of the module's docstring."""
-    labels = dict(_NAMED.findall(metrics.__doc__ or ""))
-    meant = {"decision_seconds": "Time of a decision, in policy and guard (histogram).", **metrics.HELP}
+    """Every metric with its labels and what it counts."""
     rows = [
-        (f"`fairsched_{name}`", escaped(labels.get(name, "").replace(",", ", ")), escaped(meant[name]))
-        for name in meant
+        (f"`fairsched_{name}`", escaped(labels.replace(",", ", ")), escaped(meant))
+        for name, (labels, meant) in metrics.HELP.items()
     ]
     return table(("metric", "labels", "meaning"), rows)
 

@@ -2,43 +2,8 @@
 
 Counts are kept while the engine serves and read at a scrape.  A gap is in output tokens of a client of the largest
 weight.  At most `clients_shown` clients have a label of their own, those that were served most; what others get goes to
-"other" and stays there, so that no series ever falls.
-
-    fairsched_client_service_tokens_total{worker,client,phase}   tokens computed ("prefill", "decode") or "cached"
-    fairsched_service_gap_tokens{worker}                         the largest gap between two clients that both waited
-    fairsched_service_gap_bound_tokens{worker}                   what was promised; no series without a promise
-    fairsched_bound_violations_total{worker}                     events at which a bound was exceeded
-    fairsched_wait_longest_seconds{worker}                       of a client until it was let in; with a latency model
-    fairsched_wait_bound_seconds{worker}                         what is proved of it
-    fairsched_assumption_violations_total{worker,assumption}     events that broke what theorems assume
-    fairsched_decision_seconds{worker}                           policy and guard, a decision (histogram)
-    fairsched_guard_interventions_total{worker,cause}            steps that the policy did not decide
-    fairsched_policy_set_aside{worker}                           1 while the fallback serves for good
-    fairsched_executor_failures_total{worker}
-    fairsched_requests_total{worker,outcome}
-    fairsched_waiting_requests{worker}, fairsched_running_requests{worker}, fairsched_kv_free_tokens{worker}
-    fairsched_pauses_total{worker}, fairsched_paused_requests{worker}
-    fairsched_step_seconds_total{worker,part}                    where steps spend their time: decide, books, execute
-
-A cluster whose requests move between workers (its worker is "cluster") says what became of transfers:
-
-    fairsched_transfers_total{worker,outcome}            started, landed, failed, refused or stranded
-    fairsched_transfer_bytes_total{worker}
-
-A gateway's worker is "gateway"; its requests also end by what servers did, and it has, beside those that fit it:
-
-    fairsched_retries_total{worker}, fairsched_overrun_tokens_total{worker}    computed beyond what the window held
-    fairsched_window_free_tokens{worker}, fairsched_server_up{worker,server}
-    fairsched_server_window_requests{worker,server}, fairsched_uncharged_tokens_total{worker,server}
-    fairsched_store_up{worker}, fairsched_lease_renewals_total{worker,outcome}   of an account that gateways share
-
-With quotas it has, for the clients that have one:
-
-    fairsched_quota_tokens_total{worker,client,kind}     prompt, cached, output; unsaid: calls that did not say
-    fairsched_quota_refused_total{worker,reason}         the window that had no room, concurrent, never, or store
-    fairsched_quota_used_tokens{worker,budget,window}, fairsched_quota_most_tokens{worker,budget,window}
-    fairsched_quota_store_up{worker}, fairsched_quota_unchecked_total{worker}
-    fairsched_quota_overrun_tokens_total{worker}
+"other" and stays there, so that no series ever falls.  The worker of a cluster whose requests move between workers is
+"cluster", that of a gateway "gateway".
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -55,42 +20,53 @@ from fairsched.model.monitor import Monitor
 DECISION_SECONDS = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 1.0)
 """Upper ends of the histogram of decision times."""
 
-HELP = {
-    "client_service_tokens_total": "Tokens computed for a client, charged to it, or taken from the cache.",
-    "service_gap_tokens": "Largest service gap between two clients that both waited.",
-    "service_gap_bound_tokens": "What the policy promises of the service gap.",
-    "bound_violations_total": "Events at which a gap exceeded its bound.",
-    "wait_longest_seconds": "The longest that a client waited until it was let in.",
-    "wait_bound_seconds": "What is proved of the longest wait.",
-    "assumption_violations_total": "Events that broke an assumption.",
-    "guard_interventions_total": "Decisions that were not the policy's.",
-    "policy_set_aside": "1 while the fallback decides for good.",
-    "executor_failures_total": "Executors that failed.",
-    "requests_total": "Requests that ended, and tries of them.",
-    "waiting_requests": "Requests in the queue.",
-    "running_requests": "Requests in the batch, or at servers.",
-    "pauses_total": "Times that a running request was paused.",
-    "paused_requests": "Requests in the batch that are paused.",
-    "kv_free_tokens": "KV memory that may still be promised.",
-    "step_seconds_total": "Where steps spend their time.",
-    "transfers_total": "Transfers of KV between workers.",
-    "transfer_bytes_total": "Bytes of KV sent between workers.",
-    "retries_total": "Calls that were tried at another server.",
-    "overrun_tokens_total": "Tokens computed beyond what the window held.",
-    "window_free_tokens": "Tokens of the windows that are free.",
-    "server_up": "Whether a server takes calls.",
-    "server_window_requests": "Calls that a server gets at a time.",
-    "uncharged_tokens_total": "Tokens that a server says it computed beyond what calls there were charged.",
-    "store_up": "Whether the store of the shared account answers.",
-    "quota_tokens_total": "Tokens charged to the clients that have a quota.",
-    "quota_refused_total": "Calls that a quota had no room for.",
-    "quota_used_tokens": "Tokens charged in the window of now, or reserved by calls under way.",
-    "quota_most_tokens": "The quota of that window.",
-    "quota_store_up": "Whether the store of quotas answers.",
-    "quota_unchecked_total": "Calls that passed uncounted while that store was away.",
-    "quota_overrun_tokens_total": "Tokens that calls used beyond what they had reserved.",
-    "lease_renewals_total": "Renewals of what the gateway has on lease of the shared account.",
+HELP: dict[str, tuple[str, str]] = {
+    "decision_seconds": ("worker", "Time of a decision, in policy and guard (histogram)."),
+    "client_service_tokens_total": (
+        "worker,client,phase",
+        "Tokens computed for a client, charged to it, or taken from the cache.",
+    ),
+    "service_gap_tokens": ("worker", "Largest service gap between two clients that both waited."),
+    "service_gap_bound_tokens": ("worker", "What the policy promises of the service gap."),
+    "bound_violations_total": ("worker", "Events at which a gap exceeded its bound."),
+    "wait_longest_seconds": ("worker", "The longest that a client waited until it was let in."),
+    "wait_bound_seconds": ("worker", "What is proved of the longest wait."),
+    "assumption_violations_total": ("worker,assumption", "Events that broke an assumption."),
+    "guard_interventions_total": ("worker,cause", "Decisions that were not the policy's."),
+    "policy_set_aside": ("worker", "1 while the fallback decides for good."),
+    "executor_failures_total": ("worker", "Executors that failed."),
+    "requests_total": ("worker,outcome", "Requests that ended, and tries of them."),
+    "waiting_requests": ("worker", "Requests in the queue."),
+    "running_requests": ("worker", "Requests in the batch, or at servers."),
+    "pauses_total": ("worker", "Times that a running request was paused."),
+    "paused_requests": ("worker", "Requests in the batch that are paused."),
+    "kv_free_tokens": ("worker", "KV memory that may still be promised."),
+    "step_seconds_total": ("worker,part", "Where steps spend their time."),
+    "transfers_total": ("worker,outcome", "Transfers of KV between workers."),
+    "transfer_bytes_total": ("worker", "Bytes of KV sent between workers."),
+    "retries_total": ("worker", "Calls that were tried at another server."),
+    "overrun_tokens_total": ("worker", "Tokens computed beyond what the window held."),
+    "window_free_tokens": ("worker", "Tokens of the windows that are free."),
+    "server_up": ("worker,server", "Whether a server takes calls."),
+    "server_window_requests": ("worker,server", "Calls that a server gets at a time."),
+    "uncharged_tokens_total": (
+        "worker,server",
+        "Tokens that a server says it computed beyond what calls there were charged.",
+    ),
+    "store_up": ("worker", "Whether the store of the shared account answers."),
+    "quota_tokens_total": ("worker,client,kind", "Tokens charged to the clients that have a quota."),
+    "quota_refused_total": ("worker,reason", "Calls that a quota had no room for."),
+    "quota_used_tokens": (
+        "worker,budget,window",
+        "Tokens charged in the window of now, or reserved by calls under way.",
+    ),
+    "quota_most_tokens": ("worker,budget,window", "The quota of that window."),
+    "quota_store_up": ("worker", "Whether the store of quotas answers."),
+    "quota_unchecked_total": ("worker", "Calls that passed uncounted while that store was away."),
+    "quota_overrun_tokens_total": ("worker", "Tokens that calls used beyond what they had reserved."),
+    "lease_renewals_total": ("worker,outcome", "Renewals of what the gateway has on lease of the shared account."),
 }
+"""The labels of each metric, and what it says."""
 
 
 class Samples(Collector):
@@ -112,7 +88,7 @@ class Samples(Collector):
                 if name not in families:
                     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
                     full = f"fairsched_{name.removesuffix('_total')}"
-                    families[name] = kind(full, HELP[name], labels=["worker", *labels])
+                    families[name] = kind(full, HELP[name][1], labels=["worker", *labels])
                 families[name].add_metric([worker, *labels.values()], value)
         yield from families.values()
 
@@ -121,7 +97,7 @@ def decision_seconds(registry: CollectorRegistry) -> Histogram:
     """Return the histogram of decision times, by worker."""
     return Histogram(
         "fairsched_decision_seconds",
-        "Time of a decision, in policy and guard.",
+        HELP["decision_seconds"][1],
         ["worker"],
         buckets=DECISION_SECONDS,
         registry=registry,
