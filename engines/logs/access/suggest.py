@@ -133,6 +133,14 @@ def is_length(column: Sampled) -> bool:
     return bool((values != np.floor(values)).any()) and not is_clock
 
 
+def same_clock(one: Sampled, other: Sampled) -> bool:
+    """Return whether two columns of numbers are close to each other for what they are, as moments of one clock."""
+    if one.numbers is None or other.numbers is None:
+        return False
+    low, high = np.fmin(one.numbers, other.numbers), np.fmax(one.numbers, other.numbers)
+    return mostly(low > CLOCK * high, one.there & other.there)
+
+
 def count_of(column: Sampled) -> Floats | None:
     """Return a column as numbers of tokens; None if it is none."""
     values = None if column.numbers is None else column.numbers[column.there]
@@ -226,6 +234,7 @@ class _Search:
         self.reasons: dict[str, str] = {}
         self.doubts: list[str] = []
         self.open: list[str] = []
+        self.clocks: list[Sampled] = []
         self.ok = frozenset[str]()
         self.levels: dict[str, access_columns.LogColumn] = {}
 
@@ -257,6 +266,7 @@ class _Search:
         for field, seen in moments.items():
             if "arrival" in moments and (moment_unit(seen) is None) != (moment_unit(moments["arrival"]) is None):
                 self.open.append(f"{seen.name} is on another clock than {moments['arrival'].name}.")
+                self.clocks.append(seen)
                 del self.found[field]
 
     def _fits(self, field: str, column: Sampled, unit: Unit | None) -> bool:
@@ -274,7 +284,11 @@ class _Search:
         moments = self._moments()
         self._order_moments(moments)
         lengths = [column for column in self.free() if column.path not in {each.path for each, _, _ in moments}]
-        lengths = [column for column in lengths if is_length(column)]
+        lengths = [
+            column
+            for column in lengths
+            if is_length(column) and not any(column is clock or same_clock(column, clock) for clock in self.clocks)
+        ]
         missing = {"latency", "ttft"} - set(self.found)
         if {"arrival", "end"} <= set(self.found):
             missing.discard("latency")

@@ -218,12 +218,18 @@ def test_tokens_are_never_swapped_against_their_names(prompt: str, output: str, 
     assert (found["prompt_tokens"].name, found["output_tokens"].name) == (prompt, output)
 
 
-def test_two_clocks_are_told_apart(tmp_path: Path) -> None:
-    """Moments since a machine's start beside arrivals since 1970 are neither its first tokens nor lengths of time."""
+@pytest.mark.parametrize("count", [5, 1000])
+def test_two_clocks_are_told_apart(count: int, tmp_path: Path) -> None:
+    """Moments since a machine's start beside arrivals since 1970 are neither its first tokens nor lengths of time, also
+    in few rows whose answers end in another order than they began."""
     rows = [
-        {"arrival_time": row["moment"] / 1e9, "first_token_ts": 4e5 + i + 0.25, "last_token_ts": 4e5 + 2 * i + 0.5}
+        {
+            "arrival_time": row["moment"] / 1e9,
+            "first_token_ts": 4e5 + i + 0.25,
+            "last_token_ts": 4e5 + i + 7.5 * (i % 3),
+        }
         | {"input_toks": row["prompt"], "output_toks": row["output"]}
-        for i, row in enumerate(requests(11))
+        for i, row in enumerate(requests(11)[:count])
     ]
     with pytest.raises(TraceError, match="first_token_ts is on another clock than arrival_time"):
         suggested(tmp_path, rows)
