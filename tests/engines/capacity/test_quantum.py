@@ -74,7 +74,7 @@ def test_the_defaults_are_the_least(traffic: Traffic) -> None:
 
 @pytest.mark.parametrize("name", ["long-context-qa", "loogle", "video-qa"])
 def test_the_bound_of_what_fits_is_below_the_default_s(name: str) -> None:
-    """D-4.1 with the larger quantum and the cap, against the default quantum and the whole memory; outputs are unknown."""
+    """D-4.1 with the larger quantum and the cap, against the default quantum and the whole memory; any outputs."""
     jobs, cluster = generate(name, limit=200), Cluster()
     fit = fitting_to(jobs, cluster)
     assert fit.long_prefixes
