@@ -36,7 +36,7 @@ def package_files() -> set[str]:
     files = [*ours.glob("*.py")]
     files += [path for name in ("cli", "reproduce", "integrations") for path in (ours / name).rglob("*.py")]
     own = [path.relative_to(ROOT / "src") for path in files]
-    kinds = (".py", ".json", ".toml", ".html")
+    kinds = (".py", ".json", ".toml", ".html", ".js")
     found = [path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.suffix in kinds]
     layers = [Path("fairsched", path.relative_to(ROOT)) for path in found]
     return {path.as_posix() for path in [*own, *layers]} | {"fairsched/py.typed"}
