@@ -20,7 +20,6 @@ import attrs
 import numpy as np
 
 from fairsched.engines.analysis.figures import Compared, count, safe_text, shortened
-from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.series import Floats
 
 if TYPE_CHECKING:
@@ -306,37 +305,6 @@ def distribution(figure: "Figure", xlabel: str, samples: Iterable[tuple[Floats, 
     axes.set(xscale="log", ylim=(0, 100), xlabel=xlabel, ylabel="requests served within, %")
     axes.xaxis.set_major_formatter("{x:g}")
     return axes
-
-
-def run_panels(
-    comparison: Compared,
-    name: str,
-    title: str,
-    caption: str,
-    ylabel: str,
-    lines_of: Callable[[Run], Iterable[tuple[Floats, Any, Style]]],
-    finish: "Callable[[Axes], object]",
-    keys: Iterable[Key],
-) -> Plot:
-    """Return one panel a run with its lines over time, as (seconds, values, style)."""
-    runs = comparison.runs[:PANELS_MAX]
-    labels = comparison.labels()[:PANELS_MAX]
-
-    lines = [list(lines_of(run)) for run in runs]
-    axis = TimeAxis(max((float(line[0][-1]) for several in lines for line in several if len(line[0])), default=0.0))
-
-    def picture(figure: "Figure") -> None:
-        panels = panels_of(figure, labels, ylabel, axis)
-        for axes, several in zip(panels, lines, strict=True):
-            for seconds, values, style in several:
-                axes.plot(seconds, values, **style)
-        for axes in panels:
-            # Only when everything is drawn: limits that are set no longer follow what comes.
-            finish(axes)
-
-    more = len(comparison.runs) - PANELS_MAX
-    left_out = f" Of {len(comparison.runs)} runs the first {PANELS_MAX} are shown." if more > 0 else ""
-    return drawn(name, title, caption + left_out, panel_height(len(runs)), picture, keys)
 
 
 def run_axis(comparison: Compared) -> TimeAxis:

@@ -12,6 +12,7 @@ from fairsched.engines.analysis.figures import Compared, who
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.report import canvas, page
 from fairsched.engines.analysis.series import Floats
+from fairsched.engines.analysis.worker_figures import WORKERS_NAMED
 from fairsched.model.service import Ints
 
 MOMENTS = 5
@@ -104,21 +105,66 @@ def samples_of(run: Run, label: str, clients: Sequence[int]) -> Samples:
     return Samples(label, series.service_s, measures, grown, run.service_gap_bound)
 
 
-def played_comparison(comparison: Compared) -> page.Part:
-    """Return the part that plays the runs: LPM beside DLPM if both are there, or else the first beside the last."""
+def worker_samples(run: Run, label: str, width: int) -> Samples:
+    """Return the samples of a run's workers, of which there are so many; of more than have a colour, the one with the
+    most and the one with the least work."""
+    series = run.worker_series
+    most, least = series.work[-1].argmax(), series.work[-1].argmin()
+    column = [most, least] if width > WORKERS_NAMED else range(len(series.workers))
+    held = np.zeros((len(series.seconds), len(column)), dtype=np.int64)
+    for i, place in enumerate(column):
+        seconds, used, _, capacity = np.vstack(
+            ([0, 0, 0, 1], run.series.kv.get(series.workers[place], np.ones((0, 4))))
+        ).T
+        at = np.searchsorted(seconds, series.seconds, side="right") - 1
+        held[:, i] = (100 * used[at] / capacity[at]).round()
+    measures = {
+        "waiting requests": series.waiting[:, column],
+        "requests sent so far": series.sent[:, column],
+        "work so far, tokens": series.work[:, column],
+        "KV memory of running requests, %": held,
+    }
+    missing = 0 if width > WORKERS_NAMED else width - len(column)
+    return Samples(
+        label, series.seconds, {name: np.pad(each, ((0, 0), (0, missing))) for name, each in measures.items()}
+    )
+
+
+def played_runs(comparison: Compared) -> list[page.Part]:
+    """Return the parts that play the clients and, where there are several, the workers of runs: LPM beside DLPM if both
+    are there, or else the first beside the last."""
     pairs = comparison.named()[: canvas.PANELS_MAX]
     clients = [client for client in important(comparison) if all(client in run.series.clients for _, run in pairs)]
     policies = [run.policy for _, run in pairs]
     shown = dict.fromkeys(
         policies.index(name) if name in policies else other for name, other in (("lpm", 0), ("dlpm", len(pairs) - 1))
     )
-    return played(
-        "What each client had over time",
-        "Requests of each client that wait, its service (prompt plus twice the output tokens, as it sees them), and "
-        "for the worst pair of each run the largest difference of charged service so far while both waited at one "
-        "worker: a policy with a bound (dotted) stays below it, one without may climb as long as the load lasts. "
-        "Policies charge differently; the common gap in the table is comparable.",
-        [who(comparison.runs[0].names[client]) for client in clients],
-        [samples_of(run, label, clients) for label, run in pairs],
-        shown=list(shown),
-    )
+    if len(shown) == 1:
+        shown = dict.fromkeys((0, len(pairs) - 1))
+    parts = [
+        played(
+            "What each client had over time",
+            "Requests of each client that wait, its service (prompt plus twice the output tokens, as it sees them), "
+            "and for the worst pair of each run the largest difference of charged service so far while both waited at "
+            "one worker: a policy with a bound (dotted) stays below it, one without may climb as long as the load "
+            "lasts. Policies charge differently; the common gap in the table is comparable.",
+            [who(comparison.runs[0].names[client]) for client in clients],
+            [samples_of(run, label, clients) for label, run in pairs],
+            shown=list(shown),
+        )
+    ]
+    width = max(len(run.workers) for _, run in pairs)
+    if width > 1:
+        parts.append(
+            played(
+                "What each worker did over time",
+                "Queues: one far above the others is a hot spot that the router made. Requests sent: how the router "
+                "spread them, whatever they cost. Work, prompt tokens computed plus twice the output tokens: lines "
+                "that spread are an uneven cluster. KV memory: what is left to the prefix cache is above the line; "
+                "where it stays at the top, memory is what that worker's requests wait for.",
+                ["most work", "least work"] if width > WORKERS_NAMED else [f"worker {i}" for i in range(width)],
+                [worker_samples(run, label, width) for label, run in pairs],
+                shown=list(shown),
+            )
+        )
+    return parts

@@ -1,9 +1,7 @@
-"""The plots of a report, each a function from a comparison to a picture and the sentence that says what to look for:
-those of a cluster (what each worker was sent, computed, held and kept waiting), then those of clients.
-"""
+"""The plots of a report, each a function from a comparison to a picture and the sentence that says what to look for."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,104 +10,16 @@ from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.phases import PHASES
 from fairsched.engines.analysis.report import canvas
 from fairsched.engines.analysis.report.player import important
-from fairsched.engines.analysis.series import Floats
 from fairsched.engines.analysis.verdict import others_wait_us
-from fairsched.engines.analysis.worker_figures import WORKERS_NAMED
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    Course = Callable[[Run, int], tuple[Floats, Any]]
 
-
-def worker_plots(comparison: Compared) -> list[canvas.Plot]:
-    """Return the plots of workers; none where no run has several."""
+def balance(comparison: Compared) -> canvas.Plot | None:
+    """Return how even the workers' shares were, a row a run; None where no run has several."""
     if all(len(run.workers) < 2 for run in comparison.runs):
-        return []
-    return [
-        _balance(comparison),
-        _panels(
-            comparison,
-            "sent",
-            "Requests of each worker over time",
-            "Requests sent to each worker so far: how the router spread them, whatever they cost.",
-            "requests",
-            lambda run, i: (run.worker_series.seconds, run.worker_series.sent[:, i]),
-        ),
-        _panels(
-            comparison,
-            "work",
-            "Work of each worker over time",
-            "Prompt tokens computed plus twice the output tokens, so far: lines that spread are an uneven cluster; a "
-            "router that finds more in the caches ends lower with the same requests.",
-            "work, tokens",
-            lambda run, i: (run.worker_series.seconds, run.worker_series.work[:, i]),
-        ),
-        _panels(
-            comparison,
-            "queue",
-            "Queue of each worker over time",
-            "Requests that wait at each worker: one queue far above the others is a hot spot that the router made.",
-            "waiting requests",
-            lambda run, i: (run.worker_series.seconds, run.worker_series.waiting[:, i]),
-            linewidth=1.1,
-        ),
-        _panels(
-            comparison,
-            "worker-kv",
-            "KV memory of each worker",
-            "KV memory that running requests hold; what is left to the prefix cache is above the line. Where a line "
-            "stays at the top, memory is what that worker's requests wait for.",
-            "% of a worker's KV memory",
-            _kv,
-            top=100,
-            linewidth=1.1,
-        ),
-    ]
-
-
-def _panels(
-    comparison: Compared,
-    name: str,
-    title: str,
-    caption: str,
-    ylabel: str,
-    course: "Course",
-    top: float | None = None,
-    **style: object,
-) -> canvas.Plot:
-    """Yield one panel a run, one line a worker; of many workers the busiest and the idlest in colour, others grey."""
-
-    def lines_of(run: Run) -> Iterator[tuple[Floats, Any, canvas.Style]]:
-        last = len(run.worker_series.workers) - 1
-        for i in range(last, -1, -1):
-            place = i if len(run.workers) <= WORKERS_NAMED else {0: 0, last: 1}.get(i, len(canvas.COLOURS))
-            seconds, values = course(run, i)
-            if len(seconds):
-                yield seconds, values, canvas.line_style(place) | style
-
-    def finish(axes: "Axes") -> None:
-        axes.set_ylim(0, top)
-        if top is None:
-            axes.yaxis.set_major_formatter(canvas.cost_tick)
-
-    workers = max(len(run.workers) for run in comparison.runs[: canvas.PANELS_MAX])
-    keys = [canvas.Key(f"worker {i}", canvas.line_style(i)) for i in range(workers)]
-    if workers > WORKERS_NAMED:
-        names = (("most work", 0), ("least work", 1), ("other workers", len(canvas.COLOURS)))
-        keys = [canvas.Key(text, canvas.line_style(place)) for text, place in names]
-    return canvas.run_panels(comparison, name, title, caption, ylabel, lines_of, finish, keys)
-
-
-def _kv(run: Run, i: int) -> tuple[Floats, Floats]:
-    """KV memory of a worker's running requests, in per cent."""
-    rows = run.series.kv.get(run.worker_series.workers[i], np.ones((0, 4)))
-    return rows[:, 0], 100 * rows[:, 1] / rows[:, 3]
-
-
-def _balance(comparison: Compared) -> canvas.Plot:
-    """Return how even the workers' shares were, a row a run."""
+        return None
     labels = [label if run.imbalance is None else f"{label} ({run.imbalance:.2f})" for label, run in comparison.named()]
 
     def picture(figure: "Figure") -> None:
@@ -151,18 +61,22 @@ def _relative(values: list[int]) -> list[float]:
 def response(comparison: Compared) -> canvas.Plot:
     """Mean TTFT of each client by time of arrival: one panel a run, the first of `important` in colour, others grey."""
     shown, names = important(comparison), comparison.runs[0].names
+    pairs = comparison.named()[: canvas.PANELS_MAX]
 
-    def lines_of(run: Run) -> Iterator[tuple[Floats, Floats, canvas.Style]]:
-        column = {client: i for i, client in enumerate(run.series.clients)}
-        for i in reversed([i for i, client in enumerate(shown) if client in column]):
-            style, means = canvas.line_style(i), run.series.response_us[:, column[shown[i]]] / 1e6
-            markers: canvas.Style = {} if style["color"] == canvas.GREY else {"marker": ".", "markersize": 3}
-            known = ~np.isnan(means)
-            yield run.series.response_s[known], means[known], style | markers
-
-    def finish(axes: "Axes") -> None:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
+    def picture(figure: "Figure") -> None:
+        labels = [label for label, _ in pairs]
+        panels = canvas.panels_of(figure, labels, "mean TTFT, seconds (log)", canvas.run_axis(comparison))
+        for axes, (_, run) in zip(panels, pairs, strict=True):
+            column = {client: i for i, client in enumerate(run.series.clients)}
+            for i in reversed([i for i, client in enumerate(shown) if client in column]):
+                style, means = canvas.line_style(i), run.series.response_us[:, column[shown[i]]] / 1e6
+                markers: canvas.Style = {} if style["color"] == canvas.GREY else {"marker": ".", "markersize": 3}
+                known = ~np.isnan(means)
+                axes.plot(run.series.response_s[known], means[known], **style | markers)
+        for axes in panels:
+            # Only when everything is drawn: limits that are set no longer follow what comes.
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
 
     caption = (
         "Mean time to the first token of the requests that arrived at each moment: a fair policy keeps the line of "
@@ -170,14 +84,14 @@ def response(comparison: Compared) -> canvas.Plot:
     )
     if len(names) > len(canvas.COLOURS):
         caption += " In colour: the clients of the largest gaps, then those that ask for most."
-    return canvas.run_panels(
-        comparison,
+    if len(comparison.runs) > len(pairs):
+        caption += f" Of {len(comparison.runs)} runs the first {len(pairs)} are shown."
+    return canvas.drawn(
         "response",
         "Response time of each client over time",
         caption,
-        "mean TTFT, seconds (log)",
-        lines_of,
-        finish,
+        canvas.panel_height(len(pairs)),
+        picture,
         canvas.client_keys([who(names[client]) for client in shown], len(names) - len(shown)),
     )
 
@@ -399,6 +313,5 @@ def plots(comparison: Compared) -> list[canvas.Plot]:
     """Return all plots that the runs allow, in the order in which they are read; none if no client was served."""
     if not is_served(comparison):
         return []
-    before = [plot(comparison) for plot in (pareto, response, ttft, phases, capacity, kv)]
-    found = [*before, *worker_plots(comparison), sweep(comparison)]
+    found = [plot(comparison) for plot in (pareto, response, ttft, phases, capacity, kv, balance, sweep)]
     return [plot for plot in found if plot is not None]

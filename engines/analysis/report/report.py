@@ -16,7 +16,7 @@ from fairsched.engines.analysis.figures import count
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.outcomes import Measures
 from fairsched.engines.analysis.report import page
-from fairsched.engines.analysis.report.player import played_comparison
+from fairsched.engines.analysis.report.player import played_runs
 from fairsched.engines.analysis.report.plots import is_served, plots
 from fairsched.engines.analysis.table import (
     LEGEND,
@@ -188,7 +188,7 @@ def page_of(comparison: figures.Compared) -> page.Page:
     name = comparison.trace.get("name", "a workload")
     routers = ", ".join(dict.fromkeys(run.router for run in comparison.runs))
     parts = [
-        *([played_comparison(comparison)] if is_served(comparison) else ()),
+        *(played_runs(comparison) if is_served(comparison) else ()),
         *map(page.plot_part, plots(comparison)),
         page.Part(
             "Summary",

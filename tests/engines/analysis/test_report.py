@@ -14,6 +14,7 @@ from fairsched.engines.analysis import Comparison, Recorder, Run, count, print_c
 from fairsched.engines.analysis.figures import broken, standing, who, worst
 from fairsched.engines.analysis.report import COLOURS, GREY
 from fairsched.engines.analysis.report.canvas import TEXT
+from fairsched.engines.analysis.report.player import worker_samples
 from fairsched.engines.analysis.report.plots import plots
 from fairsched.engines.analysis.report.report import page_of, write_report
 from fairsched.engines.analysis.table import LEGEND
@@ -111,19 +112,26 @@ def test_page_is_well_formed_and_stands_alone(html: str) -> None:
 
 @pytest.mark.parametrize(("workers", "named"), [(3, "worker 2"), (10, "least work")])
 def test_a_cluster_s_report_plots_its_workers(workers: int, named: str) -> None:
-    """With several workers come five plots of them in place of the one of KV memory; each has a panel or row a run."""
+    """With several workers come a plot of their balance and a player of theirs in place of the plot of KV memory, whose
+    last samples are the workers' figures."""
     workload = generate("toolbench", documents=4, sharers=10, rate=60)
     cluster = Cluster(workers=workers)
     runs = [simulate(workload, "lpm", router, cluster=cluster) for router in ("round-robin", "random")]
-    pictures = plots(compared(*runs))
-    found = {plot.title: plot.svg for plot in pictures}
-    keys = {plot.title: {key.text for key in plot.keys} for plot in pictures}
+    found = {plot.title: plot.svg for plot in plots(compared(*runs))}
     assert "KV memory in use" not in found
-    for title in (f"{what} of each worker over time" for what in ("Requests", "Work", "Queue")):
-        assert named in keys[title]
-        assert found[title].count("lpm r") == 2
-    assert named in keys["KV memory of each worker"]
     assert f"lpm random ({runs[1].imbalance:.2f})" in found["How even the workers were"]
+    assert named in text_of(render(compared(*runs)))
+    for run in runs:
+        of_workers = sorted(run.workers, key=lambda each: -each.work)
+        if workers > 8:
+            of_workers = [of_workers[0], of_workers[-1]]
+        last = {name: values[-1].tolist() for name, values in worker_samples(run, "", workers).clients.items()}
+        assert sorted(last["work so far, tokens"], reverse=True) == [each.work for each in of_workers]
+        assert set(last["waiting requests"]) == {0}
+        held = worker_samples(run, "", workers).clients["KV memory of running requests, %"]
+        assert 0 < held.max() <= 100
+        if workers <= 8:
+            assert sum(last["requests sent so far"]) == run.measures.requests
 
 
 def test_names_are_escaped(html: str) -> None:
