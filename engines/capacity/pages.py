@@ -14,7 +14,7 @@ from fairsched.engines.capacity.planning import CapacityPlan, slo_text
 from fairsched.engines.capacity.point import TunedPoint
 from fairsched.engines.capacity.sizing import Sizing
 from fairsched.engines.capacity.tuning import Tuning
-from fairsched.policies.guarantees import T_WAIT
+from fairsched.policies.gates import deficit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,7 +143,7 @@ def _proof(point: TunedPoint) -> str:
     said = f"Proved ({point.bound_by}): a client is admitted before {point.bound_cost:,} cost units are charged"
     if point.bound_us is None:
         return f"{said}."
-    by = "by the latency model" if point.bound_by == T_WAIT.id else f"at {point.rate:,.0f} cost units/s"
+    by = "by the latency model" if point.bound_by != deficit.D_A2_TIME.id else f"at {point.rate:,.0f} cost units/s"
     return f"{said}, and within {time(point.bound_us)} {by}."
 
 

@@ -15,11 +15,12 @@ from fairsched.engines.analysis import EventTables, Measures, Outcomes, Summary,
 from fairsched.engines.analysis.audit import without_service
 from fairsched.engines.simulation import Cluster, RunSpec, limits_of
 from fairsched.model.events import Admitted, Arrived
+from fairsched.model.monitor import WaitBound
 from fairsched.model.request import Workload
 from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, busiest, charges, service_gap
 from fairsched.policies.base import Limits
 from fairsched.policies.gates import deficit
-from fairsched.policies.guarantees import T_WAIT, wait_bound_cost
+from fairsched.policies.guarantees import wait_bound_cost
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 
@@ -96,7 +97,7 @@ def simulated(
     rate = stated_rate or _rate(trace, charged, charging)
     limits = limits_of(workload, cluster, policy)
     bound = wait_bound_cost(policy.gate, workload.clients, limits)
-    worst_us = None if stated_rate else _worst_us(workload, policy, cluster, limits)
+    worst = None if stated_rate else _worst(workload, policy, cluster, limits)
     at_rate_us = bound / rate * 1e6 if bound is not None and rate else None
     tuned: dict[str, Any] = parameters(policy)
     return TunedPoint(
@@ -108,19 +109,20 @@ def simulated(
         gap=service_gap(charged, waited, busiest(charged, len(workload.clients))).cost,
         rate=rate,
         bound_cost=bound,
-        bound_us=at_rate_us if worst_us is None else worst_us,
-        bound_by=deficit.D_A2_TIME.id if worst_us is None else T_WAIT.id,
+        bound_us=at_rate_us if worst is None else worst.admission_ns / 1e3,
+        bound_by=deficit.D_A2_TIME.id if worst is None else worst.theorem.id,
     )
 
 
-def _worst_us(workload: Workload, policy: ComposedPolicy, cluster: Cluster, limits: Limits) -> float | None:
-    """Return the longest wait of a client on the slowest of the workers, by T-wait; None where it is not proved."""
+def _worst(workload: Workload, policy: ComposedPolicy, cluster: Cluster, limits: Limits) -> WaitBound | None:
+    """Return the longest wait of a client on the slowest of the workers; None where it is not proved."""
     longest = max((job.request.prompt.tokens for job in workload.jobs), default=1)
     outputs = max((job.request.max_output_tokens for job in workload.jobs), default=1)
     limits = attrs.evolve(limits, prompt_tokens_max=min(longest, limits.prompt_tokens_max), output_tokens_max=outputs)
     latencies = dict.fromkeys(spec.latency for spec in cluster.all_specs)
     waits = [policy.guarantee.worst_wait(workload.clients, limits, latency) for latency in latencies]
-    return max((wait.admission_ns / 1e3 for wait in waits if wait is not None), default=None) if all(waits) else None
+    proved = [wait for wait in waits if wait is not None]
+    return max(proved, key=lambda wait: wait.admission_ns) if len(proved) == len(waits) else None
 
 
 def _waits(workload: Workload, trace: Tables, waited: Table, of: WaitOf) -> tuple[Summary, str]:

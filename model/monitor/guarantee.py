@@ -17,6 +17,10 @@ class WaitBound(Protocol):
     """A worst wait in seconds: `cost` units are charged to all before a client that waits is let in, at this curve."""
 
     @property
+    def theorem(self) -> th.Theorem:
+        """The theorem that says it."""
+
+    @property
     def curve(self) -> ServiceCurve:
         """What the worker charges at least while the client waits."""
 
@@ -32,17 +36,18 @@ class WaitBound(Protocol):
         """Return the time from the beginning of a wait to the first token of the request that ends it (None: of the
         longest prompt)."""
 
-    def completion_ns(self, extend_tokens: int | None = None, output_tokens: int | None = None) -> int:
-        """Return the time from the beginning of a wait to the end of the request that ends it (None: the longest)."""
+    def completion_ns(self, extend_tokens: int | None = None, output_tokens: int | None = None) -> int | None:
+        """Return the time from the beginning of a wait to the end of the request that ends it (None: the longest);
+        None if it may be paused."""
 
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """Return what the time to the last token of the longest request is made of, in nanoseconds."""
+        """Return what the time to the last token that is promised is made of, in nanoseconds."""
 
     def prefill_ns(self, extend_tokens: int) -> int:
         """Return the time from an admission to the first token of a request with so many tokens to compute."""
 
-    def decode_ns(self, output_tokens: int) -> int:
-        """Return the time from the first token to the last of so many."""
+    def decode_ns(self, output_tokens: int) -> int | None:
+        """Return the time from the first token to the last of so many; None if the request may be paused."""
 
 
 @attrs.frozen

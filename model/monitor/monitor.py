@@ -180,7 +180,7 @@ class WaitWatch:
             return
         span = event.time_ns - running.first_ns
         most = worst.decode_ns(event.output_tokens - running.generated_tokens)
-        if span > most:
+        if most is not None and span > most:
             text = f"request {event.request_id} ended {span} ns after its first token, and {most} is most"
             self._watch.breach(STEPS_IN_TIME, event.time_ns, text)
 

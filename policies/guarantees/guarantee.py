@@ -80,27 +80,50 @@ class GateGuarantee(Guarantee):
         gate, pace = self.gate, self._pace(limits, latency)
         if pace is None or self.no_wait(limits, latency):
             return None
-        rates = gate.charging.rates
-        # Where outputs are short, places in the batch bound what may be charged sooner than memory does (U-optimistic).
-        batch = charge_max_optimistic(rates, limits.prompt_tokens_max, limits.output_tokens_max, pace.running)
+        rates, longest, short_steps = gate.charging.rates, (limits.prompt_tokens_max, limits.output_tokens_max), 0
         terms = bound_terms(gate, clients, limits)
-        terms = tuple(attrs.evolve(each, charge_max=min(each.charge_max, batch)) for each in terms)
-        turns, in_flight = sec.wait_costs(terms)
-        curve = sec.worker_curve(pace, rates, limits.prompt_tokens_max)
-        return sec.WorstWait(turns, in_flight, curve, pace, limits.prompt_tokens_max, limits.output_tokens_max)
+        if isinstance(gate, gates.InBatchGate):
+            f = terms[0] if terms else gates.BoundTerms(1, 1)
+            if {*terms} - {f}:
+                return None
+            batch = charge_max_optimistic(rates, 0, limits.output_tokens_max, pace.running)
+            own_cost = min(batch, limits.charge_max(rates, limits.kv_capacity_tokens))
+            costs = sec.paused_costs(len(terms), f.quantum, f.charge_max, own_cost)
+            short_steps = sec.refills_max(f.quantum, f.charge_max)
+        else:
+            # Where outputs are short, places in the batch bound what may be charged sooner than memory (U-optimistic).
+            batch = charge_max_optimistic(rates, *longest, pace.running)
+            terms = tuple(attrs.evolve(each, charge_max=min(each.charge_max, batch)) for each in terms)
+            costs = (*sec.wait_costs(terms), None)
+        curve = sec.worker_curve(pace, rates, limits.prompt_tokens_max, short_steps)
+        return sec.WorstWait(*costs[:2], curve, pace, *longest, costs[2])
+
+    def limited_wait(self, clients: int, limits: Limits, latency: LatencyModel) -> sec.LimitedWait | None:
+        """T-limited: limits of arrivals, and the longest time to a first token under them; None where a request may
+        wait though it has room."""
+        gate = self.gate
+        stated = {theorem.id for theorem in gate.theorems}
+        serves = bool(gate.progress) and stated >= {*gate.progress}
+        capped = getattr(gate, "in_flight_cap_tokens", None) is not None
+        shares = isinstance(gate, SharesCredit | gates.AnyLeasedGate)
+        if not serves or capped or shares or self.skips or self.no_curve(limits):
+            return None
+        return sec.limited_wait(latency, limits, self.batching.max_batched_tokens, clients)
 
     def no_wait(self, limits: Limits, latency: LatencyModel) -> str:
-        if why := no_wait_cost(self.gate, limits):
+        if why := no_wait_cost(self.gate, limits) or self.no_curve(limits):
             return why
+        return "" if self._pace(limits, latency) else "decoding alone may spend the tokens of a step"
+
+    def no_curve(self, limits: Limits) -> str:
+        """Return why nothing is said of a worker's steps, as a clause; "" where something is."""
         if self._withdraws(limits):
             return "a request may lack a slot for its adapter"
         if not self.batching.serves_all:
             return "a step of this batching rule may leave out requests that run"
         if not limits.outputs_reserved:
             return "outputs are not reserved"
-        if self.displaces:
-            return "requests are taken out of the batch"
-        return "" if self._pace(limits, latency) else "decoding alone may spend the tokens of a step"
+        return "requests are taken out of the batch" if self.displaces else ""
 
     def _pace(self, limits: Limits, latency: LatencyModel) -> sec.Pace | None:
         gate = self.gate
@@ -120,14 +143,14 @@ class GateGuarantee(Guarantee):
         """
         gate, rule, leased = self.gate, self.gate.charging, isinstance(self.gate, gates.AnyLeasedGate)
         wait = None if latency is None else self.worst_wait(clients, limits, latency)
-        limits = self._least(limits)
+        told, limits = limits, self._least(limits)
         weights = tuple(client.weight for client in clients)
         terms = bound_terms(gate, clients, limits)
         cap: int | None = getattr(gate, "in_flight_cap_tokens", None)
         uncapped = {th.CAPPED, th.CAPPED_TOGETHER} & gate.broken_assumptions
         theorems = [theorem for theorem in gate.theorems if not uncapped & {*theorem.assumptions}]
         cap = None if th.CAPPED in uncapped else cap
-        theorems += sec.SECONDS_THEOREMS if wait is not None else ()
+        theorems += wait.theorems if wait is not None else ()
         return Promise(
             charging=Charging(rule.rates, rule.input, multipliers(weights), rule.cached_percent),
             weights=weights,
@@ -148,9 +171,9 @@ class GateGuarantee(Guarantee):
             gap_theorems=gate.gap_theorems if isinstance(gate, gates.BoundedGate) else (),
             lag_theorems=tuple(theorem.id for theorem in gate.theorems if theorem.id in ONE_SIDED),
             worst_wait=wait,
-            wait_theorems=() if wait is None else (sec.T_WAIT.id,),
+            wait_theorems=() if wait is None else (wait.theorem.id,),
             groups=tuple(client.place for client in clients) if any(client.place for client in clients) else (),
-            reweighted=partial(self._reweighted, limits, latency, weights),
+            reweighted=partial(self._reweighted, told, latency, weights),
         )
 
     def _reweighted(
@@ -247,14 +270,17 @@ def wait_bound_cost(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Li
     Divided by a rate it is a time.  None where the gate does not promise it (`no_wait_cost` says why).  What another
     client is given back meanwhile (B) comes on top.  O(weights squared).
     """
-    if no_wait_cost(gate, limits):
+    if no_wait_cost(gate, limits) or isinstance(gate, gates.InBatchGate):
         return None
     return sum(sec.wait_costs(bound_terms(gate, clients, limits)))
 
 
 def no_wait_cost(gate: gates.AnyGate, limits: Limits) -> str:
     """Return why a gate does not promise how much is charged while a client waits, as a clause; "" where it does."""
-    if gates.deficit.D_A2_WEIGHTED not in gate.theorems:
+    if isinstance(gate, gates.InBatchGate):
+        if gate.in_flight_cap_tokens is not None:
+            return "a client at its cap holds others back beside pauses"
+    elif gates.deficit.D_A2_WEIGHTED not in gate.theorems:
         return "T-wait rests on D-A.2-weighted, which is proved of turns by quanta, and not of this gate"
     if th.REJOIN_KEEPS_DEBT in gate.broken_assumptions:
         return "a client that comes back is forgiven its debt"

@@ -18,7 +18,14 @@ import attrs
 from fairsched.model.machine import LatencyModel, Performance
 from fairsched.model.pricing import Rates
 from fairsched.model.service import ServiceCurve
-from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, STEPS_IN_TIME, Theorem
+from fairsched.model.theorem import (
+    CAPACITY_FLOOR,
+    FITS_ALONE,
+    NOTHING_REFUNDED,
+    QUANTUM_POSITIVE,
+    STEPS_IN_TIME,
+    Theorem,
+)
 from fairsched.policies.base import Limits
 from fairsched.policies.gates import BoundTerms
 
@@ -50,12 +57,22 @@ T_PACE = Theorem(
 )
 T_CURVE = Theorem(
     "T-curve",
-    "while f waits and is not let in, W cost units are charged within c + (k_e + ceil(c / B)) (B - 1 + L) + W s, where "
-    "s is the larger of (k_q + ceil(c / m)) / w_q and (k_e + ceil(c / B)) / w_e",
+    "while f waits and is not let in, and all steps but h spend their budget or yield a token of m requests, W cost "
+    "units are charged within c (1 + h) + (k_e + ceil(c / B)) (B - 1 + L) + W s, where s is the larger of "
+    "(k_q + ceil(c / m)) / w_q and (k_e + ceil(c / B)) / w_e",
     f"{_SOURCE}, one step beside any others: CapacityFloor, with a delay",
     (STEPS_IN_TIME,),
-    bound="c + (k_e + ceil(c / B)) (B - 1 + L) + W s",
+    bound="c (1 + h) + (k_e + ceil(c / B)) (B - 1 + L) + W s",
     rests_on=("T-pace",),
+)
+T_REFILLS = Theorem(
+    "T-refills",
+    "while f waits under the gate inside the batch, at most h = 1 + floor((U - 1) / Q_f) refills are made, and no "
+    "admission pauses its own client: only in a step with a refill may a request that was taken out be next",
+    f"{_SOURCE}, one refill beside any others",
+    (QUANTUM_POSITIVE,),
+    bound="1 + floor((U - 1) / Q_f)",
+    rests_on=("D-pause-range",),
 )
 T_FIRST = Theorem(
     "T-first",
@@ -83,7 +100,43 @@ T_WAIT = Theorem(
     bound="delay + W s",
     rests_on=("T-curve", "T-first", "T-longest", "D-A.2-weighted"),
 )
-SECONDS_THEOREMS = (T_STEP, T_BATCH, T_PACE, T_CURVE, T_FIRST, T_LONGEST, T_WAIT)
+T_PAUSED_COST = Theorem(
+    "T-paused-cost",
+    "while one of n clients of equal quanta waits under the gate inside the batch, with at most R_f still to be "
+    "charged for its requests in flight (none: 0), 2(n - 1)(Q + U - 1) + n R_f are charged to all at most",
+    "this library; D-pause-lag summed over all other clients",
+    (NOTHING_REFUNDED,),
+    bound="2(n - 1)(Q + U - 1) + n R_f",
+    rests_on=("D-pause-lag",),
+)
+T_WAIT_PAUSED = Theorem(
+    "T-wait-paused",
+    "under the gate inside the batch a client that waits is let in within the delay of the worker's service curve and "
+    "W s, for the W of T-paused-cost; its first token follows within T-first's steps, each of T-longest",
+    "this library; T-paused-cost on a service curve",
+    (CAPACITY_FLOOR, STEPS_IN_TIME),
+    bound="delay + W s",
+    rests_on=("T-curve", "T-refills", "T-first", "T-longest", "T-paused-cost"),
+)
+T_FIT = Theorem(
+    "T-fit",
+    "if at most R = min(floor(M / X), k) requests of at most X tokens are under way, any of them has room in M and in "
+    "the batch, and a step leaves nothing of their prompts or computes B - R + 1 tokens",
+    f"{_SOURCE}, two chunks for any number",
+    bound="B - R + 1",
+)
+T_LIMITED = Theorem(
+    "T-limited",
+    "if all requests under way fit (T-fit), a request is let in whenever one waits in a step with budget left, and "
+    "prompts of at most b + r j tokens of all clients come in the time of any j longest steps, r < E = B - R + 1, each "
+    "first token comes within 1 + floor((b + E - 1) / (E - r)) longest steps of its request",
+    "this library; a busy period under arrival curves, as in network calculus",
+    (STEPS_IN_TIME,),
+    bound="1 + floor((b + E - 1) / (E - r))",
+    rests_on=("T-fit", "T-longest"),
+)
+_STEPS = (T_STEP, T_BATCH, T_PACE, T_CURVE, T_FIRST, T_LONGEST)
+SECONDS_THEOREMS = (*_STEPS, T_WAIT, T_REFILLS, T_PAUSED_COST, T_WAIT_PAUSED, T_FIT, T_LIMITED)
 
 # --- what a step does and takes ---------------------------------------------------------------------------------------
 
@@ -137,12 +190,13 @@ def begun_tokens(pace: Pace, prompt_tokens_max: int) -> int:
     return pace.step_tokens - 1 + prompt_tokens_max
 
 
-def worker_curve(pace: Pace, rates: Rates, prompt_tokens_max: int) -> ServiceCurve:
+def worker_curve(pace: Pace, rates: Rates, prompt_tokens_max: int, short_steps: int = 0) -> ServiceCurve:
     """Return what a worker charges at least while a client waits there and is not let in.
 
-    The delay is for the step under way when it begins to wait, and for prompts that were charged before that.
+    The delay is for the step under way when it begins to wait, for prompts that were charged before that, and for
+    steps that neither spend their budget nor yield many tokens.
     """
-    delay_ns = pace.constant_ns + input_ns(pace) * begun_tokens(pace, prompt_tokens_max)
+    delay_ns = pace.constant_ns * (1 + short_steps) + input_ns(pace) * begun_tokens(pace, prompt_tokens_max)
     if output_ns(pace) * rates.input >= input_ns(pace) * rates.output:
         return ServiceCurve(delay_ns, output_ns(pace), rates.output)
     return ServiceCurve(delay_ns, input_ns(pace), rates.input)
@@ -162,6 +216,29 @@ def longest_step_ns(pace: Pace) -> int:
     return step_ns_max(pace, pace.step_tokens, 0) + max(pace.row_ns - pace.token_ns, 0) * pace.running
 
 
+def refills_max(quantum: int, charge_max: int) -> int:
+    """Return how often a client that waits is topped up at most before it has credit."""
+    return 1 + (charge_max - 1) // quantum
+
+
+def paused_costs(clients: int, quantum: int, charge_max: int, own_cost: int) -> tuple[int, int, int]:
+    """Return what is charged while a client waits whose own requests in flight are charged at most `own_cost`: in
+    turns of others, for what is in flight of them, and on account of its own requests (D-pause-lag)."""
+    others = 2 * (clients - 1)
+    return others * quantum, others * (charge_max - 1), clients * own_cost
+
+
+def calls_that_fit(memory_tokens: int, context_tokens: int, running_max: int) -> int:
+    """Return how many requests of at most so many tokens always have room."""
+    return min(memory_tokens // context_tokens, running_max)
+
+
+def limited_steps(share: int, burst_tokens: int, step_tokens: int) -> int:
+    """Return the most steps to a first token, if each computes `share` tokens of prompts or all, and no more come than
+    a burst and `step_tokens`, which are fewer, in the time of each."""
+    return 1 + (burst_tokens + share - 1) // (share - step_tokens)
+
+
 # --- what a configuration comes to ------------------------------------------------------------------------------------
 
 
@@ -179,11 +256,34 @@ class WorstWait:
     pace: Pace
     prompt_tokens_max: int
     output_tokens_max: int
+    own_cost: int | None = None
+    """Under a gate that pauses: what is charged on account of the client's own requests in flight.  Then no end of a
+    request is promised."""
+
+    @property
+    def theorem(self) -> Theorem:
+        """The theorem that says it."""
+        return self.theorems[-1]
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        """The theorem that says it, after those that it rests on here."""
+        return (*_STEPS, *((T_WAIT,) if self.own_cost is None else (T_REFILLS, T_PAUSED_COST, T_WAIT_PAUSED)))
+
+    @property
+    def dear_outputs(self) -> int:
+        """How many tokens of a prompt take the time of one output token while a client waits, rounded up."""
+        return -(-output_ns(self.pace) // max(input_ns(self.pace), 1))
+
+    @property
+    def with_nothing_in_flight(self) -> "WorstWait | None":
+        """The same of a client with nothing in flight, where that is less."""
+        return attrs.evolve(self, own_cost=0) if self.own_cost else None
 
     @property
     def cost(self) -> int:
         """Cost units that are charged to all while the client waits."""
-        return self.turns_cost + self.in_flight_cost
+        return self.turns_cost + self.in_flight_cost + (self.own_cost or 0)
 
     @property
     def admission_ns(self) -> int:
@@ -199,25 +299,59 @@ class WorstWait:
         longest prompt)."""
         return self.admission_ns + self.prefill_ns(self.prompt_tokens_max if extend_tokens is None else extend_tokens)
 
-    def decode_ns(self, output_tokens: int) -> int:
-        """Return the time from the first token of a request with so many output tokens to the last."""
-        return (output_tokens - 1) * longest_step_ns(self.pace)
+    def decode_ns(self, output_tokens: int) -> int | None:
+        """Return the time from the first token of a request with so many output tokens to the last; None if it may be
+        paused."""
+        return None if self.own_cost is not None else (output_tokens - 1) * longest_step_ns(self.pace)
 
-    def completion_ns(self, extend_tokens: int | None = None, output_tokens: int | None = None) -> int:
-        """Return the time from the beginning of a wait to the end of the request that ends it (None: the longest)."""
-        outputs = self.output_tokens_max if output_tokens is None else output_tokens
-        return self.first_token_ns(extend_tokens) + self.decode_ns(outputs)
+    def completion_ns(self, extend_tokens: int | None = None, output_tokens: int | None = None) -> int | None:
+        """Return the time from the beginning of a wait to the end of the request that ends it (None: the longest);
+        None if it may be paused."""
+        decode_ns = self.decode_ns(self.output_tokens_max if output_tokens is None else output_tokens)
+        return None if decode_ns is None else self.first_token_ns(extend_tokens) + decode_ns
 
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """Return what the time to the last token of the longest request is made of, in nanoseconds."""
+        """Return what the time to the last token of the longest request is made of, in nanoseconds; to the first where
+        it may be paused."""
         turns_ns = self.curve.time_ns(self.turns_cost) - self.curve.delay_ns
+        decode_ns = self.decode_ns(self.output_tokens_max)
         return (
             ("gate: turns of other clients", turns_ns),
             ("memory: requests in flight", self.admission_ns - self.curve.delay_ns - turns_ns),
             ("queue: prompts begun, and the step under way", self.curve.delay_ns),
             ("prefill", self.prefill_ns(self.prompt_tokens_max)),
-            ("decode", self.decode_ns(self.output_tokens_max)),
+            *(() if decode_ns is None else (("decode", decode_ns),)),
         )
+
+
+@attrs.frozen
+class LimitedWait:
+    """What n clients have under any gate that lets a request in whenever one waits (T-limited), if each keeps to this:
+    at most `calls` requests under way, and at most a burst and `tokens_per_s` of prompts in any time."""
+
+    burst_tokens: int
+    tokens_per_s: int
+    calls: int
+    first_token_ns: int
+
+
+_LOAD = 5
+"""Prompts may take one part in so many of a worker's time."""
+
+
+def limited_wait(latency: LatencyModel, limits: Limits, step_tokens: int, clients: int) -> LimitedWait | None:
+    """Return a first token's longest time under limits of arrivals: as many requests as fit, bursts of one longest
+    prompt, and a fifth of the worker's time for prompts; None where not one request of each client fits."""
+    memory, running = limits.kv_capacity_tokens, min(limits.running_max, limits.kv_capacity_tokens)
+    context = min(limits.prompt_tokens_max + limits.output_tokens_max, memory)
+    calls = min(calls_that_fit(memory, context, running), step_tokens) // clients
+    pace = pace_of(latency, attrs.evolve(limits, running_max=calls * clients), step_tokens) if calls else None
+    if pace is None:
+        return None
+    share = step_tokens - pace.running + 1
+    each, longest_ns = share // (clients * _LOAD), longest_step_ns(pace)
+    steps = limited_steps(share, clients * limits.prompt_tokens_max, clients * each)
+    return LimitedWait(limits.prompt_tokens_max, each * 10**9 // max(longest_ns, 1), calls, steps * longest_ns)
 
 
 def pace_of(latency: LatencyModel, limits: Limits, step_tokens: int, memory_tokens: int | None = None) -> Pace | None:

@@ -271,8 +271,8 @@ class AdmissionPass:
         age = AGE_MASK - (int(queue.heads[group]) & AGE_MASK) if ranking is None else ranking.best(group)
         return queue.entries[queue.ids[age]]
 
-    def run(self) -> tuple[StepPlan, AnyLocalState]:
-        """Admit until the gate, memory or the budget says stop."""
+    def run(self, victims: Sequence[int] = ()) -> tuple[StepPlan, AnyLocalState]:
+        """Admit until the gate, memory or the budget says stop, or a request would enter that was just taken out."""
         policy, batch, held_back = self.policy, self.batch, self.policy.held_back
         grouped, first_chunk = policy.gate.grouped, policy.batching.first_chunk
         group: int | None = None
@@ -282,6 +282,8 @@ class AdmissionPass:
             if group == NO_GROUP or (batch.padded and self._begins_batch(group)):
                 break
             entry = self.best(group)
+            if victims and entry.request.id in victims:
+                break
             for rule in self.passed_over:
                 if rule.refuses(self, entry):
                     entry = self._behind(group)

@@ -2,9 +2,10 @@
 
 A decoding request of a client that the gate lets not decode is paused: it keeps its KV and its place, and goes on when
 its client may decode again.  Where the request that the gate would let in next lacks memory or a place in the batch,
-and others are paused, those are taken out: of the client that owes most the youngest, one by one, until it fits.  They
-go to host memory if it has room for them all, and the request that they make room for enters one step later; else they
-compute again.  If all that are paused would not be enough, none is taken out, unless nothing else computes.
+and others are paused, those are taken out: of the client that owes most the youngest, one by one, until it fits, and so
+on until the step is full.  They compute again; but where no request enters without that, they go to host memory if it
+has room for them all, and the request that they make room for enters one step later.  If all that are paused would not
+be enough, none is taken out, unless nothing else computes.
 
 A client in credit is never paused and nothing of it is taken out so (D-pause); what was taken out comes back when its
 client has credit again, and it had to owe P before it left, so two clients do not take turns with each step.
@@ -40,7 +41,7 @@ def pausing_step(
     seen = with_pauses(view, pause, resume) if pause or resume else view
     state = forgetful(state) if pause or view.paused else state
     plan, decided = step(state, seen)
-    if seen.paused and state.queue.entries and not plan.admit and not plan.preempt:
+    if seen.paused and state.queue.entries and not plan.preempt:
         plan, decided = _made_room(policy, state, seen, plan) or (plan, decided)
     if seen.paused and not seen.decoding and not (plan.chunks or plan.changes_batch or view.host.moves):
         plan, decided = _vacated(policy, state, seen)
@@ -111,34 +112,34 @@ def with_pauses(view: WorkerView, pause: tuple[int, ...], resume: tuple[int, ...
 def _made_room(
     policy: Composition, state: AnyLocalState, view: WorkerView, plan: StepPlan
 ) -> tuple[StepPlan, AnyLocalState] | None:
-    """Return the step in which paused requests make room for the next that the gate lets in; None if they cannot.
+    """Return the step in which paused requests make room for those that the gate lets in next; None if they cannot.
 
-    O(batch), and a decision for each that is taken out.
+    As many are taken out as let requests in, until the step is full.  O(batch), and a decision for each.
     """
     gate = policy.gate
     assert isinstance(gate, InBatchGate)
-    batch = opened(policy, state, view)
-    free = free_tokens(policy, view, batch)
-    wanted = AdmissionPass(policy, state, view, batch, free).refused()
-    if wanted is None:
-        return None
-    group, request_id = wanted
-    victims: list[int] = []
-    host, after = view.host.free_tokens, state
-    for victim in _debtors(gate, state, view):
-        free += freed_tokens(after, view, victim, produces=False)
-        host -= view.computed_tokens(victim)
-        after = requeued(policy.order, policy.gate, after, victim, view.decoded_tokens(victim))
-        victims.append(victim)
+    made, entered, victims = None, len(plan.admit), list[int]()
+    free, host, after = free_tokens(policy, view, opened(policy, state, view)), view.host.free_tokens, state
+    for victim in (None, *_debtors(gate, state, view)):
+        if victim is not None:
+            free += freed_tokens(after, view, victim, produces=False)
+            host -= view.computed_tokens(victim)
+            after = requeued(policy.order, policy.gate, after, victim, view.decoded_tokens(victim))
+            victims.append(victim)
         batch = opened(policy, after, view)
         for _ in victims:
             policy.batching.vacate(batch)
-        entered = AdmissionPass(policy, after, view, batch, free).run_only(group, request_id, victims)
-        if entered is not None:
-            if view.host.capacity_tokens and host >= 0:
+        room = AdmissionPass(policy, after, view, batch, free)
+        found, decided = room.run(victims)
+        if len(found.admit) > entered:
+            if not plan.admit and view.host.capacity_tokens and host >= 0:
                 return replace(plan, swap_out=tuple(victims), valid_steps=1), after
-            return replace(entered[0], preempt=tuple(victims), valid_steps=1), entered[1]
-    return None
+            entered, made = len(found.admit), (replace(found, preempt=tuple(victims), valid_steps=1), decided)
+        elif victims:
+            continue
+        if room.refused() is None:
+            break
+    return made
 
 
 def _vacated(policy: Composition, state: AnyLocalState, view: WorkerView) -> tuple[StepPlan, AnyLocalState]:

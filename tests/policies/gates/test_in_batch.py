@@ -90,7 +90,7 @@ def faults(policy: ComposedPolicy, seed: int, host_tokens: int = 0) -> set[str]:
 def test_the_gate_does_what_its_kernels_say(host_tokens: int) -> None:
     """Deficits are the interpreter's after every event; a client that owes enough stands still, others never do, and
     only those are taken out."""
-    runs = [faults(policy_of(GATE), seed, host_tokens) for seed in range(6)]
+    runs = [faults(policy_of(GATE), seed, host_tokens) for seed in range(24)]
     assert set().union(*runs) == {"paused", "out"}
 
 
@@ -172,7 +172,7 @@ def test_a_seeded_bug_is_found(
         monkeypatch.setattr(module, function, change(getattr(module, function)))
     tried = policy_of(gate(quantum=5))
     found = set[str]()
-    for seed in range(12):
+    for seed in range(48):
         try:
             found |= faults(tried, seed)
         except (AssertionError, IndexError):

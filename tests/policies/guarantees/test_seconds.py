@@ -1,5 +1,6 @@
 """Waits in seconds: no run waits longer than its bound, the bound is near what can happen, and slow steps are seen."""
 
+from collections import defaultdict
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -11,14 +12,14 @@ from hypothesis import strategies as st
 
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads import worst_wait_world
-from fairsched.model.events import Arrived, Event, Finished, Prefilled
+from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Preempted, Prefilled, Rejected
 from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Workload
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.gates import BoundTerms, DeficitGate
+from fairsched.policies.gates import BoundTerms, DeficitGate, InBatchGate
 from fairsched.policies.guarantees import Pace, WorstWait, seconds
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
@@ -72,7 +73,59 @@ def spans(events: list[Event]) -> dict[int, tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["fcfs+deficit", "dlpm"])
+def waits_alone(events: list[Event]) -> list[int]:
+    """How long each client waited with nothing in flight, until the first token of the request that ended it."""
+    queued: dict[int, set[int]] = defaultdict(set)
+    running: dict[int, set[int]] = defaultdict(set)
+    since: dict[int, int] = {}
+    entered: dict[int, int] = {}
+    waits = []
+    for event in events:
+        match event:
+            case Arrived(request=request):
+                client = request.client
+                queued[client].add(request.id)
+            case Preempted() | Admitted():
+                client, out = event.client, isinstance(event, Preempted)
+                if not out and client in since:
+                    entered[event.request_id] = since.pop(client)
+                (running if out else queued)[client].discard(event.request_id)
+                (queued if out else running)[client].add(event.request_id)
+            case Finished() | Cancelled() | Rejected():
+                client = event.client
+                queued[client].discard(event.request_id)
+                running[client].discard(event.request_id)
+            case Prefilled(remaining_tokens=0) if event.request_id in entered:
+                waits.append(event.time_ns - entered.pop(event.request_id))
+                continue
+            case _:
+                continue
+        if not queued[client] or running[client]:
+            since.pop(client, None)
+        else:
+            since.setdefault(client, event.time_ns)
+    return waits
+
+
+@pytest.mark.parametrize("name", ["fcfs+deficit", "fcfs+in-batch", "fcfs+bands", "fcfs+hierarchical", "vtc"])
+@given(workload=workloads(), budget=st.integers(12, 20))
+def test_no_first_token_comes_later_than_limits_of_arrivals_allow(name: str, workload: Workload, budget: int) -> None:
+    """Of any workload of which all requests fit at once, in a burst of all prompts: T-limited, without a rate."""
+    policy = with_parameters(local_policy(name), {"max_batched_tokens": str(budget), "max_running": "12"})
+    assert isinstance(policy, ComposedPolicy)
+    requests = [job.request for job in workload.jobs]
+    prompts = [each.prompt.tokens for each in requests]
+    context, count = max(prompts) + max(each.max_output_tokens for each in requests), len(requests)
+    limits = attrs.evolve(limits_for(policy, workload, context * count), running_max=count)
+    assert seconds.calls_that_fit(context * count, context, 12) == count
+    pace = seconds.pace_of(SMALL, limits, budget)
+    assert pace is not None
+    steps = seconds.limited_steps(budget - count + 1, sum(prompts), 0)
+    spans_ns = [first - came for came, first, _ in spans(played(policy, workload, SMALL, context * count)).values()]
+    assert max(spans_ns, default=0) <= steps * seconds.longest_step_ns(pace)
+
+
+@pytest.mark.parametrize("name", ["fcfs+deficit", "dlpm", "fcfs+in-batch", "dlpm-in-batch"])
 @given(
     workload=workloads(),
     quantum=st.integers(1, 30),
@@ -90,11 +143,16 @@ def test_no_run_waits_longer_than_its_bound(
     assert isinstance(policy, ComposedPolicy)
     limits = limits_for(policy, workload, 40)
     worst = policy.guarantee.worst_wait(workload.clients, limits, SMALL)
-    assert (worst is None) is (running > budget)
+    unequal = len({client.weight for client in workload.clients}) > 1
+    unsaid = isinstance(policy.gate, InBatchGate) and (cap != "none" or unequal)
+    assert (worst is None) is (running > budget or unsaid)
     if worst is None:
         return
-    report = watched(policy, workload.clients, limits, SMALL, played(policy, workload, SMALL, 40))
+    events = played(policy, workload, SMALL, 40)
+    report = watched(policy, workload.clients, limits, SMALL, events)
     refunds = report.assumptions["NothingRefunded"].violated
+    alone = worst.with_nothing_in_flight
+    assert refunds or alone is None or max(waits_alone(events), default=0) <= alone.first_token_ns()
     assert report.wait is not None
     assert refunds or not report.wait_violations
     assert report.assumptions["StepsInTime"].violated == 0
@@ -207,6 +265,10 @@ def test_each_number_is_the_one_of_its_theorem(
     slope = max(Fraction(per_output, output_rate), Fraction(per_input, input_rate))
     delay = c + per_input * (budget - 1 + prompt)
     assert (curve.delay_ns, Fraction(curve.ns, curve.cost)) == (delay, slope)
+    short = seconds.refills_max(output, prompt)
+    assert short == 1 + (prompt - 1) // output
+    assert seconds.worker_curve(pace, Rates(input_rate, output_rate), prompt, short).delay_ns == delay + c * short
+    assert seconds.paused_costs(k, output, prompt, cost) == (2 * (k - 1) * output, 2 * (k - 1) * (prompt - 1), k * cost)
     steps = 1 + ceil(Fraction(prompt - 1, budget - k + 1))
     assert seconds.prefill_steps(prompt, budget, k) == steps
     turns = cost // 3

@@ -9,13 +9,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from fairsched.model.algebra import EXACT
 from fairsched.model.machine import LatencyModel, Performance
+from fairsched.model.pricing import price
 from fairsched.model.service import ServiceCurve
-from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, STEPS_IN_TIME
+from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, QUANTUM_POSITIVE, STEPS_IN_TIME
 from fairsched.policies.batching import chunks_of
 from fairsched.policies.guarantees import Pace
 from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Functions, Shown, arithmetic, at_least, with_names
-from fairsched.verify.proofs.kernels import seconds
+from fairsched.verify.proofs.kernels import in_batch, seconds
 
 _PACE = ("c", "k_e", "k_q", "B", "k", "m")
 _STEPS = (*at_least(0, "c", "k_e", "k_q"), *at_least(1, "m"), Condition(lambda w: (w.m <= w.k) & (w.k <= w.B)))
@@ -144,15 +146,15 @@ def pace(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
     seconds.T_CURVE,
     (
         *("c", "B", "a", "b", "w_e", "w_q", "L"),
-        *("outputs", "entered", "before", "computed", "charged", "used", "taken", "t"),
+        *("outputs", "entered", "before", "computed", "charged", "used", "taken", "t", "h"),
     ),
-    *at_least(0, "c", "a", "b", "outputs", "entered", "before", "computed"),
+    *at_least(0, "c", "a", "b", "outputs", "entered", "before", "computed", "h"),
     *at_least(1, "B", "w_e", "w_q", "L"),
     Condition(lambda w: w.computed <= w.before + w.entered),
     Condition(lambda w: w.before <= w.B - 1 + w.L),
     Condition(lambda w: w.w_q * w.outputs + w.w_e * w.entered <= w.charged),
     Condition(lambda w: w.used == w.a * w.outputs + w.b * w.entered),
-    Condition(lambda w: w.taken <= w.c + w.a * w.outputs + w.b * w.computed),
+    Condition(lambda w: w.taken <= w.c * (1 + w.h) + w.a * w.outputs + w.b * w.computed),
     Condition(lambda w: w.t <= w.taken, STEPS_IN_TIME),
     relaxed=True,
 )
@@ -160,10 +162,10 @@ def curve(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
     """Since f began to wait, `outputs` tokens were yielded and `computed` ones of prompts, of which `before` were
     charged earlier; `entered` ones were charged since, and with the outputs `used` is what all of these take.
     By T-pace the steps take, by the latency model, a for each output token, b for each of a prompt, and c more for the
-    step under way."""
+    step under way and for each of the h others."""
     of, rates = SimpleNamespace(constant_ns=w.c, step_tokens=w.B), SimpleNamespace(input=w.w_e, output=w.w_q)
     named = {"output_ns": lambda _: w.a, "input_ns": lambda _: w.b, "ServiceCurve": _curve}
-    made = with_names(functions.worker_curve, **named)(of, rates, w.L)
+    made = with_names(functions.worker_curve, **named)(of, rates, w.L, w.h)
     until = ServiceCurve.time_ns(made, w.charged)
     whole = until - made.delay_ns
     return {
@@ -186,6 +188,31 @@ def curve(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
 def _curve(delay_ns: Any, ns: Any, cost: Any) -> Any:
     """Return a service curve of unknown integers, which are not checked."""
     return SimpleNamespace(delay_ns=delay_ns, ns=ns, cost=cost)
+
+
+@arithmetic(
+    seconds.T_REFILLS,
+    ("U", "Q", "refills", "before", "last", "q", "w_e", "x", "longest"),
+    *at_least(1, "U", "refills", "w_e", "x"),
+    Condition(lambda w: w.Q >= 1, QUANTUM_POSITIVE),
+    Condition(lambda w: w.before >= 1 - w.U),
+    Condition(lambda w: w.before + (w.refills - 1) * w.Q <= w.last),
+    Condition(lambda w: w.last <= 0),
+    Condition(lambda w: (w.q >= 1) & (w.longest >= w.x + 1)),
+    attained=lambda: (3, seconds.refills_max(4, 9)),
+)
+def refills(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """Less what may still be charged for what runs, f owes `before` when it begins to wait, at most U - 1
+    (D-pause-range), and has `last` when the last of these refills is made, which is due since f has no credit.  A
+    client in credit of q is let in with x tokens to compute of at most `longest`, of which one is an output."""
+    most = functions.refills_max(w.Q, w.U)
+    return {
+        "all but the last": (w.refills - 1) * w.Q <= w.U - 1,
+        "no more than fit": w.Q * (w.refills - 1 - most) < 0,
+        "refills": w.refills <= most,
+        "less than the longest costs": w.w_e * (w.longest - w.x - 1) >= 0,
+        "its client may decode": in_batch.may_decode(EXACT, w.q - price(w.x, w.w_e), price(w.longest, w.w_e)),
+    }
 
 
 @arithmetic(
@@ -269,9 +296,105 @@ def wait(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
     }
 
 
+@arithmetic(
+    seconds.T_PAUSED_COST,
+    ("n", "Q", "U", "own", "W_f", "W_g", "each", "back", "others"),
+    *at_least(1, "Q", "U"),
+    Condition(lambda w: w.n >= 2),
+    Condition(lambda w: w.back <= 0, NOTHING_REFUNDED),
+    Condition(lambda w: w.W_f <= w.own),
+    Condition(lambda w: w.each == w.W_f + 2 * (w.Q + w.U - 1) + w.back),
+    Condition(lambda w: (w.W_g <= w.each) & (w.others <= (w.n - 2) * w.each)),
+    attained=lambda: (2 * (5 + 9 - 1), sum(seconds.paused_costs(2, 5, 9, 0))),
+)
+def paused_cost(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """By D-pause-lag g is charged W_g while f waits and is charged W_f, at most `each`, and n - 2 others together
+    `others`."""
+    most = w.own + 2 * (w.Q + w.U - 1)
+    return {
+        "each at most that": w.each <= most,
+        "all others": (w.n - 2) * (most - w.each) >= 0,
+        "in all": w.W_f + w.others + w.W_g <= sum(functions.paused_costs(w.n, w.Q, w.U, w.own)),
+    }
+
+
+@arithmetic(
+    seconds.T_WAIT_PAUSED,
+    ("charged", "W", "delay_ns", "ns", "cost", "t", "longest", "steps", "first", "taken"),
+    *at_least(1, "cost"),
+    *at_least(0, "ns", "longest"),
+    Condition(lambda w: w.charged <= w.W),
+    Condition(lambda w: w.cost * (w.t - w.delay_ns) <= w.ns * w.charged, CAPACITY_FLOOR),
+    Condition(lambda w: w.steps <= w.first),
+    Condition(lambda w: w.taken <= w.steps * w.longest, STEPS_IN_TIME),
+)
+def wait_paused(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """At most W are charged to all while f waits, for a time t; its first token follows after `steps` steps."""
+    until = ServiceCurve.time_ns(w, w.W)  # type: ignore[arg-type]
+    return {
+        "no slower for more": w.ns * (w.W - w.charged) >= 0,
+        "less than a unit more": w.cost * (w.t - until) < w.cost,
+        "let in": w.t <= until,
+        "the longest steps": w.longest * (w.first - w.steps) >= 0,
+        "the first token": w.t + w.taken <= until + w.first * w.longest,
+    }
+
+
+# --- limits of arrivals -----------------------------------------------------------------------------------------------
+
+
+@arithmetic(
+    seconds.T_FIT,
+    ("M", "X", "k", "R", "others", "held", "share", "rows", "left", "more"),
+    *at_least(1, "X", "k", "share", "left"),
+    *at_least(0, "M", "others", "rows", "more"),
+    Condition(lambda w: (w.k >= w.R) & (w.R * w.X <= w.M)),
+    Condition(lambda w: (w.others + 1 <= w.R) & (w.held <= w.others * w.X)),
+    Condition(lambda w: w.rows + 1 <= w.R),
+)
+def fit(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """`others` hold `held` tokens where one more comes; a step with `rows` requests that decode has two prompts with
+    `left` and `more` tokens to compute."""
+    chunks, _ = chunks_of(((0, w.left), (1, w.more)), w.share + w.R - 1 - w.rows)
+    computed = sum((tokens for _, tokens in chunks), 0)
+    return {
+        "room in memory": w.X * (w.R - 1 - w.others) >= 0,
+        "one more fits": (w.M - w.held >= w.X) & (w.others < w.k),
+        "nothing is left, or the share is computed": (computed >= w.share) | (computed == w.left + w.more),
+    }
+
+
+@arithmetic(
+    seconds.T_LIMITED,
+    ("S", "E", "b", "r", "N", "computed", "arrived", "t"),
+    *at_least(0, "S", "b", "r", "computed"),
+    *at_least(1, "N"),
+    Condition(lambda w: w.r < w.E),
+    Condition(lambda w: w.computed >= (w.N - 1) * w.E),
+    Condition(lambda w: w.computed + 1 <= w.arrived),
+    Condition(lambda w: w.arrived <= w.b + w.r * w.N),
+    Condition(lambda w: w.t <= (w.N + 1) * w.S, STEPS_IN_TIME),
+    attained=lambda: (4, seconds.limited_steps(10, 21, 0)),
+)
+def limited(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """After the last step that left nothing of what was waiting when it began N further ones follow, in the last of
+    which the request has its first token.  By T-fit the others of these compute E tokens each, of the prompts that came
+    in the time of N longest steps, and of the request one more is to be computed; t is from the beginning of that step
+    to the end of the last one."""
+    most = functions.limited_steps(w.E, w.b, w.r)
+    return {
+        "as many as are full": w.N * (w.E - w.r) <= w.b + w.E - 1,
+        "fewer than one more": (w.E - w.r) * (w.N - most) < 0,
+        "steps": most >= w.N + 1,
+        "longest steps": w.S * (most - w.N - 1) >= 0,
+        "in time": w.t <= most * w.S,
+    }
+
+
 def claims() -> tuple[ArithmeticClaim, ...]:
     """Return the claims about the functions."""
-    return tuple(text() for text in (step, batch, pace, curve, first, longest, wait))
+    texts = (step, batch, pace, curve, refills, first, longest, wait, paused_cost, wait_paused, fit, limited)
+    return tuple(text() for text in texts)
 
 
 def bugs() -> tuple[Bug, ...]:
@@ -288,6 +411,12 @@ def bugs() -> tuple[Bug, ...]:
         Bug("the faster of two rates", curve(worker_curve=_faster)),
         Bug("the budget is the prompt's alone", first(prefill_steps=lambda e, b, k: -(-e // b))),
         Bug("the longest step decodes nothing", longest(longest_step_ns=_prompts_alone)),
+        Bug("short steps are forgotten", curve(worker_curve=lambda of, rates, most, _: worker_curve(of, rates, most))),
+        Bug("the last refill is forgotten", refills(refills_max=lambda q, u: (u - 1) // q)),
+        Bug("a client is behind by a quantum", paused_cost(paused_costs=_one_quantum)),
+        Bug("what runs of its own is charged once", paused_cost(paused_costs=_own_once)),
+        Bug("the step under way is not waited for", limited(limited_steps=lambda e, b, r: (b + e - 1) // (e - r))),
+        Bug("what comes meanwhile is forgotten", limited(limited_steps=lambda e, b, _: 1 + (b + e - 1) // e)),
         Bug("a debt costs no rounds", wait(turns_cost=lambda q_f, u_f, q_g: 2 * q_g)),
         Bug("the last round is forgotten", wait(turns_cost=lambda q_f, u_f, q_g: q_g + q_g * (u_f - 1) // q_f)),
     )
@@ -303,22 +432,31 @@ def _shared_by_all(of: Pace) -> Any:
 
 # A proof says what these names mean in the curve's text.
 input_ns, output_ns, begun_tokens = seconds.input_ns, seconds.output_ns, seconds.begun_tokens
+worker_curve = seconds.worker_curve
 
 
-def _without_step(of: Any, rates: Any, longest_prompt: Any) -> Any:
+def _one_quantum(n: Any, quantum: Any, charge: Any, own: Any) -> Any:
+    return (n - 1) * quantum, 2 * (n - 1) * (charge - 1), n * own
+
+
+def _own_once(n: Any, quantum: Any, charge: Any, own: Any) -> Any:
+    return 2 * (n - 1) * quantum, 2 * (n - 1) * (charge - 1), own
+
+
+def _without_step(of: Any, rates: Any, longest_prompt: Any, _short: Any) -> Any:
     delay_ns = input_ns(of) * begun_tokens(of, longest_prompt)
     if output_ns(of) * rates.input >= input_ns(of) * rates.output:
         return ServiceCurve(delay_ns, output_ns(of), rates.output)
     return ServiceCurve(delay_ns, input_ns(of), rates.input)
 
 
-def _none_begun(of: Any, rates: Any, _longest_prompt: Any) -> Any:
+def _none_begun(of: Any, rates: Any, _longest_prompt: Any, _short: Any) -> Any:
     if output_ns(of) * rates.input >= input_ns(of) * rates.output:
         return ServiceCurve(of.constant_ns, output_ns(of), rates.output)
     return ServiceCurve(of.constant_ns, input_ns(of), rates.input)
 
 
-def _faster(of: Any, rates: Any, longest_prompt: Any) -> Any:
+def _faster(of: Any, rates: Any, longest_prompt: Any, _short: Any) -> Any:
     delay_ns = of.constant_ns + input_ns(of) * begun_tokens(of, longest_prompt)
     if output_ns(of) * rates.input < input_ns(of) * rates.output:
         return ServiceCurve(delay_ns, output_ns(of), rates.output)

@@ -13,9 +13,11 @@ from fairsched.cli.values import Assignments, Json, PositiveInt, settings
 from fairsched.engines.analysis import print_lines
 from fairsched.engines.simulation import RunSpec, latency_model
 from fairsched.model.machine import PRESETS
+from fairsched.model.monitor import WaitBound
 from fairsched.model.request import Client
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
+from fairsched.policies.guarantees import GateGuarantee, LimitedWait, WorstWait
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import CLUSTER_POLICIES, GATES, LOCAL_POLICIES, parameters, router_parameters
 
@@ -83,6 +85,8 @@ def _promise(
     clients = tuple(Client(i, str(i)) for i in range(count))
     promise = guarantee.promise(clients, limits, latency)
     worst = guarantee.worst_wait(clients, usual, latency)
+    alone = worst.with_nothing_in_flight if isinstance(worst, WorstWait) else None
+    limited = guarantee.limited_wait(count, usual, latency) if isinstance(guarantee, GateGuarantee) else None
     figures = {
         "policy": name,
         "latency_model": latency.name,
@@ -94,6 +98,8 @@ def _promise(
         "wait_cost": None if worst is None else worst.cost,
         "wait_ns": None if worst is None else worst.admission_ns,
         "first_token_ns": None if worst is None else worst.first_token_ns(),
+        "first_token_alone_ns": None if alone is None else alone.first_token_ns(),
+        "first_token_limited_ns": None if limited is None else limited.first_token_ns,
         "completion_ns": None if worst is None else worst.completion_ns(),
         "parts_ns": {} if worst is None else dict(worst.parts()),
     }
@@ -105,24 +111,54 @@ def _promise(
             print_lines(console, ["Gap: nothing is promised."])
         else:
             print_lines(console, [f"Gap between two that wait: at most {promise.gap_bound:,} cost units."])
-        if worst is None:
-            why = guarantee.no_wait(usual, latency)
-            print_lines(console, [f"Waits: nothing is promised in seconds, since {why}."])
-            return 0
         if not stated:
             longest = f"{usual.prompt_tokens_max:,} tokens and outputs at most {usual.output_tokens_max:,}"
             yours = "--prompt-tokens-max and --max-output-tokens say yours"
             print_lines(console, [f"Where prompts have at most {longest} ({yours}):"])
-        lines = [
-            f"Let in after at most {worst.admission_ns / 1e9:,.3f} s ({worst.cost:,} cost units), first token after "
-            f"{worst.first_token_ns() / 1e9:,.3f} s, the longest request complete after "
-            f"{worst.completion_ns() / 1e9:,.3f} s (T-wait); of that",
-            *(f"  {name}: {ns / 1e9:,.3f} s" for name, ns in worst.parts()),
-        ]
-        if isinstance(run.policy, ComposedPolicy) and parameters(run.policy).get("in_flight_cap_tokens", 0) is None:
-            lines.append("--set in_flight_cap_tokens=N lowers what other clients may have in flight, and the gap.")
-        print_lines(console, lines)
+        if worst is None:
+            print_lines(console, [f"Waits: nothing is promised in seconds, since {guarantee.no_wait(usual, latency)}."])
+        else:
+            print_lines(console, _waits(worst, alone))
+        if limited is not None:
+            print_lines(console, _limited(limited))
+        print_lines(console, _lowered(run, worst))
     return 0
+
+
+def _waits(worst: WaitBound, alone: WorstWait | None) -> Iterator[str]:
+    """Yield what is said of waits whatever comes."""
+    let_in = f"Let in after at most {worst.admission_ns / 1e9:,.3f} s ({worst.cost:,} cost units), first token after "
+    completion_ns, by = worst.completion_ns(), f"({worst.theorem.id}); of that"
+    complete = "" if completion_ns is None else f", the longest request complete after {completion_ns / 1e9:,.3f} s"
+    yield f"{let_in}{worst.first_token_ns() / 1e9:,.3f} s{complete} {by}"
+    yield from (f"  {name}: {ns / 1e9:,.3f} s" for name, ns in worst.parts())
+    if alone is not None:
+        yield (
+            f"A client with nothing in flight: let in after {alone.admission_ns / 1e9:,.3f} s ({alone.cost:,} cost "
+            f"units), first token after {alone.first_token_ns() / 1e9:,.3f} s."
+        )
+
+
+def _limited(limited: LimitedWait) -> Iterator[str]:
+    """Yield what is said where arrivals are limited."""
+    yield f"Under limits of arrivals: first token after at most {limited.first_token_ns / 1e9:,.3f} s (T-limited); of"
+    yield (
+        f"  each client at most {limited.calls:,} requests under way, and of prompts {limited.burst_tokens:,} tokens "
+        f"at once and {limited.tokens_per_s:,} a second"
+    )
+
+
+def _lowered(run: RunSpec, worst: WaitBound | None) -> Iterator[str]:
+    """Yield what to set so that less is promised."""
+    if not isinstance(run.policy, ComposedPolicy) or not isinstance(worst, WorstWait):
+        return
+    if worst.own_cost is None and parameters(run.policy).get("in_flight_cap_tokens", 0) is None:
+        yield "--set in_flight_cap_tokens=N lowers what other clients may have in flight, and the gap."
+    dear = worst.dear_outputs
+    if worst.pace.least == 1:
+        yield "The order passes over requests, or one fills memory, so that one may run alone: fcfs may run more."
+    elif worst.own_cost is not None and dear > run.policy.gate.charging.rates.output:
+        yield f"--set output_rate={dear} prices outputs as they take time; --set quantum and max_running lower it too."
 
 
 def _listed() -> Iterator[tuple[str, list[tuple[str, str]]]]:
