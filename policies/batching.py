@@ -177,7 +177,6 @@ class Batching(ABC):
         return 0
 
     def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
-        """Return what bounds rest on under this rule."""
         reserved = self.reserve == "static"
         return Limits(kv_capacity_tokens, kv_capacity_tokens - 1, output_tokens_max, self.max_running, reserved)
 

@@ -284,13 +284,11 @@ def reserved_tokens(move: Move) -> int:
 
 
 def _moved(state: ClusterState, move: Move) -> ClusterState:
-    """Return the state in which a request is between workers."""
     request_id = move.request_id
     return replace(state, moves=state.moves.set(request_id, move), at=state.at.set(request_id, NOWHERE))
 
 
 def _staged(move: Move) -> Move:
-    """Return a move without a target."""
     return replace(move, phase="staged", plan=None, number=0, reserved=0, reserved_ns=0)
 
 

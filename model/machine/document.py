@@ -99,7 +99,6 @@ class PresetDocument(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def latency(self) -> LatencyModel:
-        """The model."""
         named: dict[str, Any] = {"name": self.name, "source": self.source}
         named["kv_capacity_tokens"] = self.kv_capacity_tokens
         named |= {"gpus": self.gpus, "stages": self.stages, "validated": self.validated}

@@ -195,7 +195,6 @@ class AttentionFormula(Struct, frozen=True, forbid_unknown_fields=True, tag="for
 
     @property
     def skew(self) -> None:
-        """No correction."""
         return None
 
     def decoding(self, batch: int) -> TimeTable:
@@ -216,7 +215,6 @@ class AllReduce(Struct, frozen=True, forbid_unknown_fields=True):
     message: TimeTable
 
     def ns(self, tokens: int) -> int:
-        """Return the time of all."""
         return self.count * self.message.at(self.token_bytes * tokens)
 
 
@@ -231,7 +229,6 @@ class HostTime(Struct, frozen=True, forbid_unknown_fields=True):
     asynchronous: bool = True
 
     def ns(self, sequences: int) -> int:
-        """Return the time of a step with so many sequences."""
         return self.constant_ns + self.sequence_ns * sequences
 
 

@@ -177,11 +177,9 @@ class AssumptionWatch:
         self._capacity = event.kv_capacity_tokens
 
     def draining(self, event: ev.WorkerDraining) -> None:
-        """Let the worker serve no more requests than it has."""
         self.breach(theorem.BOTH_SERVE, event.time_ns, f"worker {self._worker} takes no more requests")
 
     def left(self, event: ev.WorkerLeft) -> None:
-        """Take the worker out, with all that waited or ran on it."""
         self.breach(theorem.BOTH_SERVE, event.time_ns, f"worker {self._worker} left")
         waiting = [client for client, account in self._accounts.items() if account.waiting]
         if waiting and self.promise.capacity_floor is not None:
@@ -194,7 +192,6 @@ class AssumptionWatch:
         self._running = self._waiting = self._outstanding = self._uncomputed = 0
 
     def arrived(self, event: ev.Arrived) -> None:
-        """Add a request to the queue."""
         request = event.request
         call = self._calls[request.id] = WatchedRequest(request.client, request.max_output_tokens)
         call.queued, call.generated = True, event.generated_tokens
@@ -205,7 +202,6 @@ class AssumptionWatch:
         self._joins(request.client, event.time_ns)
 
     def admitted(self, event: ev.Admitted) -> None:
-        """Let a request enter."""
         call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         tokens = charged_tokens(event.extend_tokens, event.cached_prefix_tokens, self._percent)
         cost = tokens * self._rates.input
@@ -290,7 +286,6 @@ class AssumptionWatch:
         self._uncomputed += tokens
 
     def prefilled(self, event: ev.Prefilled) -> None:
-        """Take note of a chunk that was computed."""
         call = self._calls.get(event.request_id)
         if call is not None and call.running:
             self._computes(call, self._accounts[event.client], -min(event.tokens, call.uncomputed))
@@ -330,7 +325,6 @@ class AssumptionWatch:
         return self._owed(account) + self._rates.input * account.uncomputed
 
     def settled(self, event: ev.Settled) -> None:
-        """Settle the true extend tokens."""
         call, account = self._call(event.request_id, event.client), self._accounts[event.client]
         before = charged_tokens(call.extend, call.context - call.extend, self._percent)
         more = event.extend_tokens - call.extend
@@ -359,7 +353,6 @@ class AssumptionWatch:
             self._check_room(event.time_ns, event.request_id, call, account)
 
     def decoded(self, event: ev.Decoded) -> None:
-        """Count decoded tokens."""
         output = self._rates.output
         reserved, predicted = self.promise.outputs_reserved, self.promise.outputs_predicted
         costs = []
@@ -429,13 +422,11 @@ class AssumptionWatch:
             account.back[before] = max(account.back[before], most)
 
     def preempted(self, event: ev.Preempted) -> None:
-        """Let a request wait again."""
         call = self._out(event, event.generated_tokens)
         call.queued = True
         self._joins(call.client, event.time_ns)
 
     def finished(self, event: ev.Finished) -> None:
-        """End a request that is done."""
         self._out(event, event.output_tokens)
         del self._calls[event.request_id]
 

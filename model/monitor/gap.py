@@ -186,7 +186,6 @@ class Lags(_Grown):
             self._rows[self._names[column]] = row
 
     def restart(self) -> None:
-        """Begin intervals anew: the unit of service has changed."""
         self._service[:] = 0
         self._floor[:] = 0
 
@@ -265,17 +264,14 @@ class GapWatch:
         return gap, lag
 
     def join(self, client: int) -> None:
-        """Let the client begin to wait."""
         for gaps in self._both:
             gaps.join(client)
 
     def leave(self, client: int) -> None:
-        """Let the client wait no more."""
         for gaps in self._both:
             gaps.leave(client)
 
     def restart(self) -> None:
-        """Begin intervals anew: the unit of service has changed."""
         self._widen()
         for gaps in self._both:
             gaps.restart()

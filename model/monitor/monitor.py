@@ -244,11 +244,9 @@ class Monitor:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def observe(self, event: ev.Event) -> None:
-        """Observe the worker's next event."""
         self.observe_all((event,))
 
     def observe_all(self, events: Iterable[ev.Event]) -> None:
-        """Observe the worker's next events."""
         handlers, gate, asked, watch, waits = self._handlers, self._gate, self._asked, self._watch, self._waits
         for event in events:
             kind = type(event)
@@ -299,7 +297,6 @@ class Monitor:
 
     @property
     def promise(self) -> Promise:
-        """What the worker is held to now."""
         if self._reweighted_ns is not None:
             self._reweigh()
         return self._promise
@@ -333,7 +330,6 @@ class Monitor:
     # --- report -----------------------------------------------------------------------------------------------------
 
     def report(self) -> MonitorReport:
-        """Return what was seen so far."""
         promise = self.promise
         pairs, lags = self._gaps.pairs, self._gaps.lags
         gap_bound, lag_bound = self._gaps.bounds
@@ -369,7 +365,6 @@ class ClusterMonitor:
         self._make = make
 
     def observe(self, event: ev.Event) -> None:
-        """Observe the cluster's next event."""
         monitor = self._of(event.worker)
         if monitor is not None:
             monitor.observe(event)

@@ -92,7 +92,6 @@ class _Reader:
         self._texts: dict[str, str] = {}
 
     def read(self, roots: Iterable[object]) -> dict[str, str]:
-        """Return the hash of all that is reached from the roots."""
         for root in roots:
             self.said(root)
         while self._waiting:
@@ -280,7 +279,6 @@ class _Syntax:
 
     @functools.cached_property
     def text(self) -> str:
-        """Its syntax tree as text."""
         return _plainly(self.node)
 
     @functools.cached_property

@@ -61,7 +61,6 @@ class Charging:
         return 100 if self.input == "prompt" else self.cached_percent
 
     def times(self, client: int) -> int:
-        """Return the multiplier of a client."""
         return self.multipliers[client] if client < len(self.multipliers) else 1
 
 

@@ -88,7 +88,6 @@ class AdapterSlots:
         return True
 
     def enter(self, entry: QueuedRequest) -> None:
-        """Enter the entry into the batch."""
         adapter = entry.request.adapter
         if self._left is not None and isinstance(adapter, str):
             in_flight = self._view.in_flight.get(entry.request.id)

@@ -136,12 +136,10 @@ class Composition:
 
     @cached_property
     def grows(self) -> bool:
-        """Whether outputs grow into free memory."""
         return self.batching.grows
 
     @cached_property
     def foresees(self) -> bool:
-        """Whether an admission has to fit by what is predicted of outputs."""
         return self.batching.foresees
 
     @cached_property
@@ -420,7 +418,6 @@ class AdmissionPass:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def fits(self, entry: QueuedRequest) -> bool:
-        """Return whether memory would hold the entry."""
         return self.admit(entry, asks=True)
 
     def admit(self, entry: QueuedRequest, asks: bool = False) -> bool:

@@ -206,7 +206,6 @@ class Sparse(msgspec.Struct, frozen=True, gc=False):
         return self.entries.get(p, self.default)
 
     def with_entries(self, values: Iterable[tuple[int, int]]) -> "Sparse":
-        """Return the vector with these entries.  O(entries)."""
         draft = self.entries.mutate()
         for p, value in values:
             if value != self.default:

@@ -250,5 +250,4 @@ def _without(state: LlumnixState, request_id: int) -> LlumnixState:
 
 
 def _landed(state: LlumnixState, request_id: int) -> LlumnixState:
-    """Note that the request is not under way any more."""
     return replace(state, moving=state.moving.delete(request_id)) if request_id in state.moving else state

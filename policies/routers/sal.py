@@ -54,20 +54,17 @@ class WindowMeans(msgspec.Struct, frozen=True):
     before: LoadSums = LoadSums()
 
     def at(self, window: int) -> "WindowMeans":
-        """Return the same in a later window.  O(1)."""
         if window <= self.window:
             return self
         return WindowMeans(window, LoadSums(), self.now if window == self.window + 1 else LoadSums())
 
     def with_input(self, window: int, tokens: int) -> "WindowMeans":
-        """Return a copy with an input seen in this window.  O(1)."""
         means = self.at(window)
         now = means.now
         grown = LoadSums(now.inputs + 1, now.input_tokens + tokens, now.outputs, now.output_tokens)
         return WindowMeans(means.window, grown, means.before)
 
     def with_output(self, window: int, tokens: int) -> "WindowMeans":
-        """Return a copy with an output seen in this window.  O(1)."""
         means = self.at(window)
         now = means.now
         grown = LoadSums(now.inputs, now.input_tokens, now.outputs + 1, now.output_tokens + tokens)

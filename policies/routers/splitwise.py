@@ -85,7 +85,6 @@ class Machine(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def pool(self) -> Role:
-        """The pool that it is in."""
         return pool_of(self.origin or "both", self.prompts, self.outputs)
 
     @property

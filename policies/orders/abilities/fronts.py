@@ -67,7 +67,6 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, row: Row) -> "Run":
-        """Return the run of one request."""
         return cls((_chunk((row,)),), (row[1],), (row,))
 
     def takes(self, row: Row) -> bool:
@@ -235,7 +234,6 @@ class Columns(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @classmethod
     def of(cls, rows: Ints) -> "Columns":
-        """Return the columns of such rows: groups, numbers and arrivals.  O(rows)."""
         groups, numbers, arrivals_ns = rows
         since_ns = int(arrivals_ns.min())
         waits_us = (arrivals_ns - since_ns) // 1_000
@@ -309,7 +307,6 @@ class Fronts(QueueExtension["RanksByKey"], frozen=True, gc=False):
         return Fronts(kept if admitted else kept.refreshed())
 
     def refreshed(self) -> "Fronts":
-        """Return the fronts after the admissions of a decision."""
         kept = self.kept.refreshed()
         return self if kept is self.kept else Fronts(kept)
 

@@ -212,7 +212,6 @@ class PlacementBatch:
         return None
 
     def _norm(self, batch: Amount, context: Amount) -> Amount:
-        """Return the squared norm of a row, or of columns of them."""
         if self.rules.norm == "normalised":
             return lim.norm_normalised(batch, context, self._batch_max, self._context_max)
         return lim.norm_printed(batch, context)

@@ -121,7 +121,6 @@ class Believed(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> Sums:
-        """Sums over all members."""
         return self.everybody
 
     @property
@@ -231,7 +230,6 @@ class OutputHistory(msgspec.Struct, frozen=True):
     seen: Map[int, tuple[int, int]] = Map()
 
     def with_output(self, prompt_tokens: int, output_tokens: int) -> "OutputHistory":
-        """Return a copy with one more request.  O(log n)."""
         key = _key(prompt_tokens, output_tokens)
         count, total = self.seen.get(key, (0, 0))
         return OutputHistory(self.seen.set(key, (count + 1, total + output_tokens)))

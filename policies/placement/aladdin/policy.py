@@ -110,7 +110,6 @@ class Aladdin(ClusterPolicy[AladdinState]):
         return self.heartbeat_us
 
     def fitted(self, latency: LatencyModel) -> "Aladdin":
-        """Return a copy with the workers' latency model, unless it has lines of its own."""
         if self.performance is not None:
             return self
         longest = self.prompt_tokens_max

@@ -186,7 +186,6 @@ class E2(Router[E2State]):
         return self._ended(state, event.request_id, event.output_tokens)
 
     def _stopped(self, state: E2State, event: ev.Cancelled | ev.Rejected) -> E2State:
-        """End a request under way."""
         return self._ended(state, event.request_id, past.UNKNOWN)
 
     def _ended(self, state: E2State, request_id: int, output_tokens: int) -> E2State:

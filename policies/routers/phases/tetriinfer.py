@@ -229,7 +229,6 @@ class Mix(msgspec.Struct, frozen=True, gc=False):
     tokens: int = 0
 
     def plus(self, sent: Sent, count: int) -> "Mix":
-        """Return a copy with one more request (or one less)."""
         return Mix(self.requests + count, self.heavy + count * sent.heavy, self.tokens + count * sent.tokens)
 
 
