@@ -104,13 +104,12 @@ def test_what_takes_too_long_is_cancelled_at_the_end() -> None:
     assert b"[DONE]" not in rest
 
 
-@pytest.mark.parametrize("columns", [60, 80, 160])
-def test_what_it_says_fits_the_terminal(columns: int, tmp_path: Path) -> None:
+def test_what_it_says_fits_the_terminal(tmp_path: Path) -> None:
     """Sentences are broken between words; addresses and commands stay whole."""
     save_checkpoint(Llama.random(SIZES["tiny"]), tmp_path / "model")
-    with serving("--model", str(tmp_path / "model"), "--policy", "vtc", COLUMNS=str(columns)) as (_, url, lines):
+    with serving("--model", str(tmp_path / "model"), "--policy", "vtc", COLUMNS="60") as (_, url, lines):
         *sentences, address, tried = lines
-        assert all(len(line.rstrip("\n")) <= columns for line in sentences)
+        assert all(len(line.rstrip("\n")) <= 60 for line in sentences)
         assert address == f"serving model at {url}/v1, with {url}/status\n"
         assert tried.startswith("try: curl ")
         told = " ".join(" ".join(lines).split())

@@ -3,11 +3,10 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 from tests.support.adapters.gateway_processes import ADMIN, gateway, servers_text
 from tests.support.adapters.loops import in_loop, until
-from tests.support.engines.fake_executor import FakeExecutor, GatedExecutor
+from tests.support.engines.fake_executor import GatedExecutor
 from tests.support.engines.serving import Caller, a_server, served, text_of
 
 ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN}"}
@@ -71,19 +70,3 @@ async def test_a_caller_that_leaves_the_gateway_leaves_the_server(tmp_path: Path
             await until(lambda: executor.lets() and not server.open and not executor.contexts)
         executor.let.release(10)
         assert (await direct.get("/status"))[1]["requests"] == {"cancelled": 1}
-
-
-@in_loop
-async def test_a_chat_without_a_limit_is_answered_as_it_is_directly(tmp_path: Path) -> None:
-    """The gateway adds none that the server's context could not take."""
-
-    class Wide(FakeExecutor):
-        def submit(self, request_id: int, prompt_ids: Any, sampling: Any, generated: Any = ()) -> None:
-            self.contexts[request_id] = [*prompt_ids, *generated]
-
-    async with served(a_server(make_executor=Wide, vocabulary=256)) as direct:
-        with gateway(tmp_path, servers_text([direct.url], 3000)) as (_, url):
-            call = {"model": "fake", "messages": [{"role": "user", "content": "Hello"}]}
-            answers = [await each.post("/v1/chat/completions", call) for each in (direct, Caller(url, direct.session))]
-        assert [status for status, _ in answers] == [200, 200], answers
-        assert len({answer["usage"]["completion_tokens"] for _, answer in answers}) == 1

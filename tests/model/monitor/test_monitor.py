@@ -11,12 +11,9 @@ from msgspec.structs import replace
 
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
-from fairsched.engines.workloads import generate
-from fairsched.engines.workloads.generators.demonstrations import CE1_KV_TOKENS, CE1_QUANTUM
 from fairsched.model import events as ev
 from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, MonitorReport, Promise, together
 from fairsched.model.request import Client, Prompt, Request, Workload
-from fairsched.model.service import backlogs, charges, concatenate, service_gap, tables
 from fairsched.model.theorem import ASSUMPTIONS
 from fairsched.policies.gates import AnyGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy
@@ -24,7 +21,7 @@ from fairsched.policies.registry import ROUTERS
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
 from tests.support.logs import RUNS, Case, before_decisions
-from tests.support.scenarios import job, lag, policy, run, world
+from tests.support.scenarios import job, policy, run, world
 
 
 def promise_of(chosen: ComposedPolicy, workload: Workload, capacity: int) -> Promise:
@@ -100,21 +97,6 @@ def test_shipped_policies_hold_what_they_promise(
     events = case.events(workload) if prepare is None else case.events(workload, prepare)
     for report in watched(chosen, workload, case.kv_capacity_tokens, events):
         assert_kept(report)
-
-
-@given(RUNS)
-def test_gap_is_that_of_the_figures(drawn: tuple[Workload, Case]) -> None:
-    """On a simulated run the monitor's largest gap of any worker is the one that a comparison reports."""
-    workload, case = drawn
-    chosen = case.build()
-    if not chosen.gate.grouped:
-        return
-    events = case.events(workload)
-    trace = concatenate([tables(events)])
-    charging = promise_of(chosen, workload, case.kv_capacity_tokens).charging
-    offline = service_gap(charges(trace, charging), backlogs(trace))
-    reports = watched(chosen, workload, case.kv_capacity_tokens, events)
-    assert max((report.gap.cost for report in reports if report.gap), default=0) == offline.cost
 
 
 @given(RUNS, st.sampled_from([Allowance(), LeastServed()]))
@@ -394,27 +376,6 @@ def test_a_slow_worker() -> None:
     assert rates[1e12].violated
     assert len({finding.note for finding in rates.values()}) == 1
     assert "cost units a second" in str(rates[None].note)
-
-
-def test_the_printed_rule_breaks_its_bound() -> None:
-    """CE1: under the printed rejoin rule g leads a waiting f by more than D-4.2 allows, at the step that the figures
-    say, and the assumption that the rule breaks is named; under the shipped rule neither happens."""
-    workload = generate("ce1", steps=400)
-    for rejoin in ("reset", "keep"):
-        chosen = policy("dlpm", rejoin=rejoin, quantum=CE1_QUANTUM)
-        events = run(workload, chosen, CE1_KV_TOKENS)
-        [report] = watched(chosen, workload, CE1_KV_TOKENS, events)
-        bound = 2 * (CE1_QUANTUM + 7 - 1)
-        rows = [row for row in lag(workload, chosen, events, ahead=1, behind=0) if row[1] > bound]
-        assert report.lag_bound == bound
-        if rejoin == "keep":
-            assert (rows, report.bound_violations, report.violated()) == ([], 0, {})
-            continue
-        assert report.lag is not None
-        assert report.first_lag is not None
-        assert (report.lag.cost, report.lag.ahead, report.lag.behind) == (rows[-1][1], 1, 0)
-        assert (report.first_lag.time_ns, report.first_lag.cost) == tuple(rows[0])
-        assert set(report.violated()) == {"RejoinKeepsDebt"}
 
 
 # --- nothing passes in silence --------------------------------------------------------------------------------------

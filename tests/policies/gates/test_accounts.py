@@ -112,29 +112,6 @@ def test_many_clients_pay_as_few_do(gate: AnyGate) -> None:
     assert deficits(gate, state) == [-3 * (i + 1) if i in clients else 0 for i in range(18)]
 
 
-def test_a_client_lacks_credit_without_a_unit_of_it() -> None:
-    """One unit is enough, none is not; in a tree all of its groups need one, too."""
-    gate = DeficitGate(quantum=3)
-    state = gate.decoded(admitted(gate, joined(gate, 0, 1, 2), 0, 1), (1, 2), (1, 2))
-    assert deficits(gate, state) == [2, 1, -1]
-    state = gate.settled(state, 0, 2, heads())
-    turn = gate.begin(state, heads(0, 1, 2))
-    turn.choose(heads(0, 1, 2))
-    assert [turn.lacks_credit(client) for client in range(3)] == [True, False, True]
-    tree = HierarchicalGate(quantum=10)
-    nodes: Any = tree.configured(tree.configured(tree.init(), 0, 1, (("acme", 1),)), 1, 1, (("acme", 1),))
-    for client in range(3):
-        nodes = tree.joined(nodes, client, heads(), False)
-    nodes = tree.decoded(admitted(tree, nodes, 0, 1), (0,), (5,))
-    nodes = tree.settled(nodes, 0, -5, heads())
-    assert (deficits(tree, nodes), int(nodes.q[nodes.groups["acme",]])) == ([4, 10, 10], 4)
-    nodes = tree.decoded(nodes, (1,), (2,))
-    turn = tree.begin(nodes, heads(0, 1, 2))
-    turn.choose(heads(0, 1, 2))
-    # The clients of acme have credit, and acme has none; client 2 is in no group.
-    assert [turn.lacks_credit(client) for client in range(3)] == [True, True, False]
-
-
 PLACED: dict[int, Groups] = {0: (("acme", 1), ("ann", 1)), 1: (("acme", 1), ("bob", 1)), 2: (("acme", 1),), 3: ()}
 
 
@@ -326,22 +303,6 @@ def test_a_counter_that_comes_back_is_lifted() -> None:
     none = CounterGate(Rates(1, 1), lift="none")
     assert none.joined(gone, 2, heads(), False).c.tolist() == [5, 9, 2]
     assert none.joined(gone, 2, heads(0), False).c.tolist() == [5, 9, 5]
-
-
-def test_a_decision_of_counters_ends_at_a_client_that_cannot_go() -> None:
-    """No other goes past the lowest: then none is chosen, and a client that is not the lowest lacks what it needs."""
-    gate = CounterGate(Rates(1, 1))
-    state = gate.decoded(joined(gate, 0, 1, 2), (0, 1, 2), (5, 1, 1))
-    turn = gate.begin(state, heads(0, 1, 2))
-    assert turn.choose(heads(0, 1, 2)) == 1
-    assert [turn.lacks_credit(client) for client in range(3)] == [True, False, True]
-    turn.skip(1)
-    assert turn.choose(heads(0, 1, 2)) == -1
-    assert gate.after(state, turn) is state
-    turn = gate.begin(state, heads(0, 1, of=3))
-    turn.admit(turn.choose(heads(0, 1, of=3)), 2, 1, True)
-    # Client 1 waits no more, so that client 0 is the lowest.
-    assert turn.choose(heads(0, 1, of=3)) == 0
 
 
 # --- the horizon of the counter gate ----------------------------------------------------------------------------------

@@ -68,10 +68,3 @@ def test_workers_count_where_clients_wait_and_what_landed() -> None:
     assert turn.unheld(0)
     assert not turn.behind_landed(0)
     gate.check(state)
-
-
-def test_what_landed_is_counted_of_clients_that_never_came_before() -> None:
-    """A request may come with its KV before any other one of its client."""
-    gate = GlobalDeficitGate(quantum=10)
-    assert gate.held(gate.init(), 3, 1).landed.tolist() == [0, 0, 0, 1]
-    assert gate.held(joined(gate, 0, 1, 2), 0, 1).landed.tolist() == [1, 0, 0]

@@ -93,21 +93,6 @@ def test_a_request_that_leaves_the_batch_gives_back_what_it_reserved(end: ev.Eve
     assert not state.flights
 
 
-def test_a_preempted_request_reserves_what_it_may_still_become() -> None:
-    """It computes its output again: what was generated counts as input now and not as output, so that prompt and
-    declared output are reserved as before, and the input is charged."""
-    again = [ev.Preempted(1, 0, 0, 0, 3, 0), ev.Admitted(2, 0, 0, 0, 12, 0, 1)]
-    assert accounts(observed(CAPPED, *begun(0), *again)) == ([91 - 12], [13])
-
-
-def test_a_worker_that_left_has_no_queue_and_clients_owe_what_they_owed() -> None:
-    """Who waits there waits no more, also to the gate; the counter's last leaver is the last of them."""
-    state = observed(COUNTER, *begun(0, 1, 2), ev.Decoded(1, 0, 1, (0,), (1,)), ev.WorkerLeft(2, 0))
-    assert (state.gate.c.tolist(), state.gate.last) == ([11, 0, 0], 2)
-    assert not state.queue.entries
-    assert not state.cache.tree.cached_tokens
-
-
 def test_a_client_leaves_the_gates_queue_with_its_last_request() -> None:
     """Whether it is admitted, cancelled, moved or rejected; while another waits, it has not left."""
     ends = {
@@ -213,25 +198,6 @@ def test_a_request_that_displaces_obeys_its_clients_cap() -> None:
         play.arrive(0, prompt=20, output=1)
         plan = play.decide()
         assert (plan.preempt, [each.request_id for each in plan.admit]) == (victims, [2])
-
-
-def test_a_request_that_displaces_obeys_the_gate() -> None:
-    """Its client owes and another waits in credit: it takes the place of none, although it would fit there; as soon as
-    the other waits no more it does, and pays for it."""
-    play = displacing(DeficitGate(quantum=30), max_running=1)
-    play.arrive(1, prompt=1, output=1)
-    play.step()
-    long = play.arrive(0, prompt=10, output=20)
-    play.step(11)
-    assert play.state.gate.q.tolist() == [30 - 10 - 2 * 11, 30 - 1 - 2]
-    short = play.arrive(0, prompt=5, output=2)
-    waits = play.arrive(1, prompt=5, output=30)
-    assert play.decide().preempt == ()
-    play.cancel(waits)
-    plan = play.step()
-    assert (plan.preempt, [each.request_id for each in plan.admit]) == ((long,), [short])
-    # A refill of 30, the prompt, and one token.
-    assert play.state.gate.q.tolist() == [-2 + 30 - 5 - 2, 27]
 
 
 def test_a_client_in_credit_displaces_its_own_requests_and_no_others() -> None:

@@ -15,7 +15,7 @@ from fairsched.policies.batching import MemoryCentric
 from fairsched.policies.catalog import BatchLLM, HybridBatchLLM
 from fairsched.policies.gates import AnyGate, DeficitGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.offline import PrefixGroupOrder, exact_groups, tree_of
+from fairsched.policies.offline import PrefixGroupOrder
 from fairsched.policies.offline.batchllm import ALONE_MAX
 from fairsched.policies.orders import AGE_BITS, NO_PLACE, Arrival
 from fairsched.policies.registry import ROUTERS
@@ -30,26 +30,9 @@ def prompt(family: int, own: int, number: int) -> Prompt:
     return Prompt.from_keys([family] * 10 + [1_000 + number] * own)
 
 
-def served(policy: ComposedPolicy, families: str, own: int = 2) -> str:
-    """The families of those let in, in order, when all come at once; capitals have prompts three times as long."""
-    play = Play(policy, 200)
-    for number, family in enumerate(families):
-        play.arrive(0, prompt(ord(family), own * (20 if family.isupper() else 1), number), 1)
-    order = ""
-    while play.worker.queue:
-        plan = play.step()
-        order += "".join(families[admission.request_id] for admission in plan.admit)
-    return order
-
-
 def ranks(play: Play) -> dict[int, int]:
     """The rank of each that waits."""
     return {i: score >> AGE_BITS for i, score in play.state.queue.scores.items()}
-
-
-def test_groups_go_together_and_the_dense_ones_first() -> None:
-    """From the first step on each family is served as a whole, the one with long prompts last."""
-    assert served(BatchLLM(batching=ONE), "cAbAbAbb") == "bbbbcAAA"
 
 
 def test_groups_are_made_when_an_eighth_is_new() -> None:
@@ -71,21 +54,6 @@ def test_groups_are_made_when_an_eighth_is_new() -> None:
     assert max(ranks(play)[i] for i in late) <= ALONE_MAX
     play.step(2)
     assert min(ranks(play)[i] for i in late) > ALONE_MAX
-
-
-@pytest.mark.parametrize(("own", "chunks"), [(1, ((1, 1), (2, 4))), (4, ((1, 4), (2, 1)))])
-def test_prompts_whose_prefix_is_cached_go_before_a_prefix_under_way(own: int, chunks: tuple[Any, ...]) -> None:
-    """With 5 tokens a step beside one that decodes: the rest of its family enters, and the other family's prefix, which
-    had begun, takes what is left."""
-    order = PrefixGroupOrder(backlog_min=2)
-    play = Play(BatchLLM(order=order, batching=MemoryCentric(max_batched_tokens=6)), 300)
-    for number, family in enumerate((1, 1, 2, 2)):
-        play.arrive(0, prompt(family, own, number), 9)
-    while not play.worker.prefilling or play.worker.prefilling[0][0] != 2:
-        play.step()
-    plan = play.decide()
-    assert [admission.request_id for admission in plan.admit] == [1]
-    assert plan.chunks == chunks
 
 
 def test_there_are_no_groups_where_nothing_is_shared() -> None:
@@ -149,24 +117,6 @@ def test_places_follow_the_groups(jobs: list[tuple[int, int]], saving: int) -> N
         assert (prefixes[i] == 10) == (sum(family == other for other, _ in jobs) > 1)
         for j, (other, _) in enumerate(jobs):
             assert (places[i] == places[j]) == (i == j or family == other)
-
-
-def test_prefixes_are_computed_once() -> None:
-    """On a worker that holds 3 of 20 families, groups save what they say; first come first served saves less than half
-    of that."""
-    prompts = [Prompt.from_keys([i * 7 % 20] * 1_000 + [100 + i] * 100) for i in range(200)]
-    jobs = tuple(Job(Request(i, 0, 0, each, 10), 10) for i, each in enumerate(prompts))
-    saved = {}
-    for policy in (BatchLLM(), BatchLLM(order=Arrival())):
-        run = RunSpec(policy, policy.name, {}, ROUTERS["round-robin"])
-        cluster = Cluster(PRESETS["llama-3.1-8b-a100"], 1, 5_000)
-        result, _, _ = run_one(Workload("batch", jobs, (Client(0, "batch"),)), run, cluster)
-        ratio = result.measures.prefix_hit_ratio
-        assert ratio is not None
-        saved[policy.order.name] = round(ratio * sum(each.tokens for each in prompts))
-    whole = exact_groups(tree_of(prompts)).saved_tokens
-    assert saved["prefix-groups"] == whole
-    assert 2 * saved["arrival"] < whole
 
 
 # --- the bound under backlog ------------------------------------------------------------------------------------------
