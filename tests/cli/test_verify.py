@@ -113,6 +113,7 @@ def test_an_open_gate_promises_nothing_about_fairness(folder: Path, capsys: pyte
     ("arguments", "expected"),
     [
         (["verify", "--policy", "dlmp"], "did you mean dlpm"),
+        (["verify", "--report", "page"], "--report plays what --replay runs"),
         (["verify", "--policy", "no_such_module:Policy"], "cannot be imported"),
         (
             ["verify", "--policy", "fairsched.policies.gates:DeficitGate"],
