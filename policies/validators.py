@@ -32,7 +32,8 @@ def found(text: str) -> str:
 def meant(what: str, name: str, known: Iterable[str]) -> str:
     """Return what is said of a name that is not known: the nearest ones, or all."""
     names = list(known)
-    near = get_close_matches(name[:100], names, n=3, cutoff=0.5)
+    lower = {each.lower(): each for each in names}
+    near = [lower[each] for each in get_close_matches(name[:100].lower(), lower, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
     return f"unknown {what} {found(name)}; {hint}"
 

@@ -202,6 +202,16 @@ def test_the_table_of_bounds_as_shipped(name: str) -> None:
     assert said == {policy: binding.shares(generate(name), policy) for policy in binding.POLICIES}
 
 
+def test_the_tests_of_public_reports_are_there() -> None:
+    """Each row names a file of tests, from `tests` or from those of the gateway, and words of a test in it."""
+    named = re.findall(r"`([\w/]+):(\w+)`", (ROOT / "docs" / "explanation" / "public-reports.md").read_text())
+    assert len(named) > 60
+    for file, words in named:
+        paths = [ROOT / "tests" / folder / f"{file}.py" for folder in ("", "engines/gateway")]
+        (path,) = filter(Path.is_file, paths)
+        assert re.search(rf"def test\w*{words}", path.read_text()), (file, words)
+
+
 def test_the_links_of_the_readme_lead_somewhere() -> None:
     """Every relative link of the README names a file that is there."""
     assert dead_links(ROOT / "README.md") == []

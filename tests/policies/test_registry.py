@@ -52,7 +52,9 @@ def test_parameters_of_another_batching_rule_can_be_set() -> None:
         with_parameters(local_policy("fcfs"), {"kv_threshold_percent": "70"})
 
 
-@pytest.mark.parametrize(("name", "said"), [("lmp", "did you mean.*lpm"), ("lpm+deficite", "gate.*mean deficit")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("lmp", "did you mean.*lpm"), ("VTC", "mean vtc"), ("lpm+deficite", "gate.*mean deficit")]
+)
 def test_unknown_names(name: str, said: str) -> None:
     """A name or a gate that is not there is answered with the nearest ones."""
     with pytest.raises(UnknownNameError, match=said):
