@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         Goodput,
         RateTrial,
         SloTarget,
-        attained,
         bisected,
         goodput,
         nine_slos,
@@ -32,7 +31,7 @@ else:
 __all__ = [
     "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan",
     "Goodput", "Quanta", "RateTrial", "Sheet", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning",
-    "attained", "bisected", "fewest", "fitting", "fitting_to", "followed", "goodput", "line",
+    "bisected", "fewest", "fitting", "fitting_to", "followed", "goodput", "line",
     "measured", "nine_slos", "order_batch", "outcomes_of", "plan", "plan_sheet", "slo_text", "trial",
     "tune", "tuning_sheet", "worker_sizes"
 ]  # fmt: skip

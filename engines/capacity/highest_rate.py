@@ -19,7 +19,7 @@ from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import at_rate
 from fairsched.model.events import Admitted
 from fairsched.model.machine import LatencyModel
-from fairsched.model.request import Slo, Workload
+from fairsched.model.request import Workload
 
 METRICS = ("ttft", "tpot", "latency", "delay", "tbt")
 """Time to the first token; mean time of each further token; to the last token; from arrival to first admission; between
@@ -139,12 +139,6 @@ def nine_slos(reference: LatencyModel) -> tuple[SloTarget, ...]:
         for metric, factors in NINE
         for percentile, factor in zip((50, 90, 99), factors, strict=True)
     )
-
-
-def attained(slo: Slo, share_percent: int) -> SloTarget:
-    """Return the target that so many percent of the requests keep all of these limits jointly."""
-    named = (("ttft", slo.ttft_ns), ("tpot", slo.tpot_ns), ("latency", slo.latency_ns))
-    return SloTarget(share_percent, tuple((name, limit / 1e3) for name, limit in named if limit is not None))
 
 
 DELAY = SloTarget(99, (("delay", 5e6),))

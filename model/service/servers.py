@@ -47,15 +47,6 @@ class ServiceCurve:
         """
         return self.delay_ns + cost * self.ns // self.cost
 
-    def then(self, other: "ServiceCurve") -> "ServiceCurve":
-        """Return the curve of two servers one after the other (min-plus convolution): both delays, the lower rate.
-
-        >>> ServiceCurve(100, 3, 2).then(ServiceCurve(10, 1, 1))
-        ServiceCurve(delay_ns=110, ns=3, cost=2)
-        """
-        slower = self if self.ns * other.cost >= other.ns * self.cost else other
-        return ServiceCurve(self.delay_ns + other.delay_ns, slower.ns, slower.cost)
-
 
 class IdealFinish(NamedTuple):
     """When the ideal machine finishes a program: `virtual` on its virtual clock, `time` on the clock of arrivals."""

@@ -37,18 +37,14 @@ class Option:
 
 @attrs.frozen
 class Bought:
-    """Options with how many of each."""
+    """An option, and how many of it."""
 
-    counts: tuple[tuple[Option, int], ...]
+    option: Option
+    count: int
 
     @property
     def gpus(self) -> int:
-        return sum(option.gpus * count for option, count in self.counts)
-
-    @property
-    def rate(self) -> float:
-        """The rate that all of them keep, if each gets what it keeps."""
-        return sum(option.rate * count for option, count in self.counts)
+        return self.option.gpus * self.count
 
 
 def best_per_gpu(options: Sequence[Option]) -> Option:
@@ -67,14 +63,13 @@ def best_per_gpu(options: Sequence[Option]) -> Option:
 def replicated(options: Sequence[Option], rate: float) -> Bought:
     """Buy as Algorithms 1 and 2 do: as many of the best option a GPU as the rate needs."""
     best = best_per_gpu(options)
-    return Bought(((best, max(ceil(rate / best.rate), 1)),))
+    return Bought(best, max(ceil(rate / best.rate), 1))
 
 
 @attrs.frozen
 class PhasePlan:
     """What a rate needs: workers for prompts and for outputs (of Algorithm 2: pairs of both), and what was weighed."""
 
-    rate: float
     prefill: Bought
     decode: Bought
     weighed: tuple[tuple[Option, ...], tuple[Option, ...]]
@@ -143,7 +138,7 @@ def high_affinity(
     # Where outputs are one token, the decode worker has nothing to do; behind prompts of 1 ns it is all there is.
     prefills = weighed(prefill_only(workload), prefill_targets, lambda kind: WorkerSpec(kind, role="prefill"))
     decodes = weighed(workload, decode_targets, lambda kind: WorkerSpec(decode_only(kind), 1 << 30, role="prefill"))
-    return PhasePlan(rate, replicated(prefills, rate), replicated(decodes, rate), (prefills, decodes))
+    return PhasePlan(replicated(prefills, rate), replicated(decodes, rate), (prefills, decodes))
 
 
 def low_affinity(
@@ -174,7 +169,7 @@ def low_affinity(
     if not options:
         raise ValueError(f"no pair of workers fits into nodes of {node_gpus} GPUs with {longest:,} tokens of KV each")
     bought = replicated(options, rate)
-    return PhasePlan(rate, bought, bought, (tuple(options), tuple(options)))
+    return PhasePlan(bought, bought, (tuple(options), tuple(options)))
 
 
 def weights_load_s(latency: LatencyModel, bytes_per_s: float) -> float:

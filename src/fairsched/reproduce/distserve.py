@@ -603,10 +603,9 @@ def ablation(on: Platform, seed: int) -> Figures:
         decode_targets=(further,),
         gpus_max=NODE_GPUS,
     )
-    ((prefill, prefills),), ((decode, decodes),) = high.prefill.counts, high.decode.counts
-    by_name = {kind.name: kind for kind in kinds}
-    bought = _split(by_name[prefill.name], by_name[decode.name], prefills, decodes)
-    found["Low"] = low.prefill.counts[0][0].per_gpu
+    prefill, decode, by_name = high.prefill, high.decode, {kind.name: kind for kind in kinds}
+    bought = _split(by_name[prefill.option.name], by_name[decode.option.name], prefill.count, decode.count)
+    found["Low"] = low.prefill.option.per_gpu
     found["High"] = _rate(bought, _chat, (target,), CHAT_13B.lowest, seed)
     printed = next(pair for pair in low.weighed[0] if pair.name == "1xopt-13b-a100-tp2:prefill+1xopt-13b-a100:decode")
     return found | {

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import fairsched.engines.capacity.search.run as running
-from fairsched.engines.capacity import Goodput, RateTrial, SloTarget, attained, goodput, search
+from fairsched.engines.capacity import Goodput, RateTrial, SloTarget, goodput, search
 from fairsched.engines.capacity.search.placement import weights_load_s
 from fairsched.engines.capacity.search.replanning import loading_s
 from fairsched.engines.capacity.search.run import Rated
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.machine import PRESETS, LatencyModel, pipelined
-from fairsched.model.request import Prompt, Slo, Workload
+from fairsched.model.request import Prompt, Workload
 
 OPT, OPT2 = PRESETS["opt-13b-a100"], PRESETS["opt-13b-a100-tp2"]
 CODE = generate("azure-code", requests=30, arrivals="poisson")
@@ -228,11 +228,11 @@ def test_a_placement_of_nothing_is_refused() -> None:
 def test_algorithm_1_places_phases_by_their_own_goodput() -> None:
     """Each phase gets as many of its best workers as the rate needs, by the goodput of one alone; prompts of 2,000
     tokens and outputs of 30 take more workers for prompts than for outputs."""
-    prefill, decode = (attained(slo, 90) for slo in (Slo(ttft_ns=2 * 10**9), Slo(tpot_ns=200_000_000)))
+    prefill, decode = (SloTarget(90, (limit,)) for limit in (("ttft", 2e6), ("tpot", 2e5)))
     found = search.high_affinity(
         CODE, 10.0, [OPT], prefill_targets=[prefill], decode_targets=[decode], gpus_max=1, resolution=0.1
     )
-    ((best, count),) = found.prefill.counts
+    best, count = found.prefill.option, found.prefill.count
     assert count == ceil(10 / best.rate)
     assert found.prefill.gpus > found.decode.gpus
     small = attrs.evolve(OPT, kv_capacity_tokens=8_000)
@@ -260,7 +260,7 @@ def test_algorithm_2_keeps_a_pair_within_nodes() -> None:
         assert prefill.stages == decode.stages
         assert (prefill.gpus or 1) + (decode.gpus or 1) <= 3 * prefill.stages
     assert {fleet.gpus for fleet in asked} == {2, 3, 4, 6}
-    ((best, count),) = found.prefill.counts
+    best, count = found.prefill.option, found.prefill.count
     assert (best.gpus, count, found.gpus) == (6, 2, 12)
     with pytest.raises(ValueError, match="no pair of workers fits into nodes of 1 GPUs with 5,000 tokens of KV each"):
         search.low_affinity(1.0, [OPT], joint, longest=5_000, node_gpus=1)
