@@ -43,7 +43,8 @@ LEGEND = (
     "Gap: the largest difference of charged service between two clients while both waited at one worker, in cost units "
     "(an input token 1, an output token 2), as each policy charges, by weight.",
     "Bound: what the gap is proved to stay below, whatever clients send.",
-    "Not binding: the bound is more than the busiest client was charged, so nothing here could break it.",
+    "Not binding: the bound, of all that memory or a batch may hold at once (dlpm-in-batch: of one request), is more "
+    "than the busiest client was charged, so nothing here could break it.",
     "Cluster gap: the same between clients that waited at any worker, for the service of all workers.",
     "Common gap: the gap where all policies charge alike, 1 a computed input token and 2 an output token.",
     "Jain's index: 1 when all clients received the same per weight while all were active, 1/n when one took all.",
