@@ -7,6 +7,7 @@ import pytest
 
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.pricing import Rates, price
+from fairsched.model.serialization import to_json
 from fairsched.policies.gates import BandGate
 
 RATES = Rates(1, 2)
@@ -105,6 +106,22 @@ def test_the_higher_band_goes_first() -> None:
         world.arrive(0)
     world.arrive(1)
     assert [world.admit(5) for _ in range(5)] == [1, 0, 0, 0, NO_GROUP]
+
+
+def test_a_client_let_in_past_others_is_asked_in_its_band() -> None:
+    """Who learns of an admission, and not of those that were passed over, comes to the same state."""
+    world = World(BandGate(RATES, 10, BANDS), ["high", "low"])
+    for client in (0, 1):
+        world.arrive(client)
+    turn, told = (world.gate.begin(world.state, world.heads) for _ in range(2))
+    assert turn.choose(world.heads) == told.choose(world.heads) == 0
+    turn.skip(0)
+    assert turn.choose(world.heads) == 1
+    after = []
+    for each in (turn, told):
+        each.admit(1, 5, 5, True)
+        after.append(to_json(world.gate.after(world.state, each)))
+    assert after[0] == after[1]
 
 
 def test_a_client_without_a_band_is_in_the_lowest() -> None:
