@@ -201,7 +201,7 @@ def check_body(path: str, raw: bytes) -> str:
 
 
 def check_stream(data: bytes, cuts: list[int], *, hides: bool) -> str:
-    """A stream says the same however it is cut, and what is not hidden passes."""
+    """A stream says the same however it is cut, and what is hidden is lines with usage alone."""
     for form in ("choices", "responses", "messages"):
         whole, cut = (StreamReader(form, hides_usage=hides) for _ in range(2))
         tokens, seen = whole.pass_on(data)
@@ -211,6 +211,12 @@ def check_stream(data: bytes, cuts: list[int], *, hides: bool) -> str:
         assert b"".join(each for _, each in passed) + cut.rest() == seen, (data, cuts)
         assert cut.usage == whole.usage, (data, cuts)
         assert seen == data or (hides and form == "choices" and b'"usage"' in data), (data, cuts)
+        left = [line for line in data.split(b"\n") if line.strip()]
+        for line in filter(bytes.strip, seen.split(b"\n")):
+            while left[0] != line:
+                assert b'"usage"' in left.pop(0), (data, cuts)
+            left.pop(0)
+        assert all(b'"usage"' in line for line in left), (data, cuts)
     usage_of(data, 5, 4)
     return "stream"
 

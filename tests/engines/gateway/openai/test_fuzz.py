@@ -2,7 +2,7 @@
 
 from random import Random
 
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.adapters import gateway_fuzz
@@ -29,19 +29,6 @@ def test_any_document_is_a_call_or_one_clear_400(body: tuple[str, bytes], random
 def test_any_bytes_are_a_call_or_one_clear_400(path: str, raw: bytes) -> None:
     """Bytes that nobody wrote as JSON."""
     gateway_fuzz.check_body(path, raw)
-
-
-@example(gateway_fuzz.STREAMS[0], Random(0), [0, 0, 7], True)
-@given(
-    st.sampled_from(gateway_fuzz.STREAMS),
-    st.randoms(use_true_random=False),
-    st.lists(st.integers(0, 900), max_size=6),
-    st.booleans(),
-)
-def test_any_stream_says_the_same_in_any_pieces(data: bytes, random: Random, cuts: list[int], hides: bool) -> None:
-    """Whatever a server sends."""
-    data = gateway_fuzz.mutated(data, random, gateway_fuzz.STREAMS)
-    gateway_fuzz.check_stream(data, [min(cut, len(data)) for cut in cuts], hides=hides)
 
 
 @given(HEADERS)

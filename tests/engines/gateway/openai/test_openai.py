@@ -4,7 +4,7 @@ import base64
 import json
 import time
 from contextlib import suppress
-from itertools import pairwise
+from random import Random
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.gateway import CallError, StreamReader, Usage, openai, usage_of
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
+from tests.support.adapters import gateway_fuzz
 
 CONFIG = GatewayConfig((ServerConfig("http://127.0.0.1:9", 4000),), media_tokens=500)
 CHAT = "/v1/chat/completions"
@@ -471,29 +472,22 @@ LINES = st.one_of(
 STREAMS = st.lists(LINES, max_size=12).map(b"\n".join)
 
 
-@example(USAGE + USAGE + DONE, [3, len(USAGE), len(USAGE) + 1], "choices", True)
-@example(chat({"content": "a"}) + chat({"content": ""}, "stop") + b"data: " + b"x" * 70, [5, 300], "choices", True)
-@given(STREAMS, st.lists(st.integers(0, 600), max_size=8), st.sampled_from(["choices", "messages"]), st.booleans())
-def test_however_a_stream_is_cut_it_says_the_same(data: bytes, cuts: list[int], form: Any, hides: bool) -> None:
-    """Tokens, usage and the bytes that a caller sees do not depend on where the bytes were cut; and what is hidden is
-    lines with usage and without a choice, each with the empty line behind it."""
-    whole, cut = (StreamReader(form, hides_usage=hides) for _ in range(2))
-    tokens, seen = whole.pass_on(data)
-    seen += whole.rest()
-    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    passed = [cut.pass_on(data[start:end]) for start, end in pairwise(places)]
-    assert sum(count for count, _ in passed) == tokens
-    assert b"".join(bytes for _, bytes in passed) + cut.rest() == seen
-    assert cut.usage == whole.usage
-    if form != "choices" or not hides:
-        assert seen == data
-    left = [line for line in data.split(b"\n") if line.strip()]
-    for line in seen.split(b"\n"):
-        if line.strip():
-            while left[0] != line:
-                assert b'"usage"' in left.pop(0)
-            left.pop(0)
-    assert all(b'"usage"' in line for line in left)
+SENT = st.builds(
+    gateway_fuzz.mutated,
+    st.sampled_from(gateway_fuzz.STREAMS),
+    st.randoms(use_true_random=False),
+    st.just(gateway_fuzz.STREAMS),
+)
+
+
+@example(USAGE + USAGE + DONE, [3, len(USAGE), len(USAGE) + 1], True)
+@example(chat({"content": "a"}) + chat({"content": ""}, "stop") + b"data: " + b"x" * 70, [5, 300], True)
+@example(gateway_fuzz.mutated(gateway_fuzz.STREAMS[0], Random(0), gateway_fuzz.STREAMS), [0, 0, 7], True)
+@given(STREAMS | SENT, st.lists(st.integers(0, 900), max_size=8), st.booleans())
+def test_however_a_stream_is_cut_it_says_the_same(data: bytes, cuts: list[int], hides: bool) -> None:
+    """Tokens, usage and the bytes that a caller sees do not depend on where the bytes were cut, whatever a server
+    sends."""
+    gateway_fuzz.check_stream(data, [min(cut, len(data)) for cut in cuts], hides=hides)
 
 
 def dispatched(data: bytes) -> list[bytes]:
