@@ -55,7 +55,7 @@ def test_a_promise_that_no_proof_can_read_is_no_bound() -> None:
     class Decays(Allowance):
         @staticmethod
         def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
-            return q // 2 - charge  # type: ignore[operator]
+            return q // 2 - charge
 
     run = fs.simulate(fs.generate("demo", limit=40), policy(Decays()))
     assert run.service_gap_bound is None

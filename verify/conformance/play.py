@@ -69,7 +69,7 @@ def differing_plans(policy: AnyLocalPolicy) -> str:
     decided = []
     for _ in range(2):
         play, now_ns, plans = WorkerPlay(deepcopy(policy), WorkerState(0, 90)), 0, []
-        play.follow((play.worker, (WorkerJoined(0, 0, 90),)))
+        play.follow((play.worker, [WorkerJoined(0, 0, 90)]))
         for number in range(24):
             prompt = Prompt.from_keys(range(number % 5 + 1, 4 + number % 7), tokens=12 + number % 9)
             play.arrive(Request(number, number % 3, now_ns, prompt, max_output_tokens=8), 1 + number % 8, now_ns)

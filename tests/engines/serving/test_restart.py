@@ -29,7 +29,7 @@ from fairsched.policies.local.state_transfer import migrate
 from tests.engines.serving.test_loop import SENT, Ends, composed, engine_of, send
 from tests.support.engines.fake_executor import FailingExecutor, FakeExecutor, answer_of
 
-DEFICIT = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 8))
+DEFICIT: ComposedPolicy = DLPM(gate=DeficitGate(quantum=5), batching=Chunked(8, 8))
 KEYS = BlockKeys(1)
 
 

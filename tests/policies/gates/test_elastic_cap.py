@@ -20,6 +20,7 @@ from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.gates import deficit as kernel
+from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import CLUSTER_POLICIES
 from tests.support.policies.contended import ContendedGaps, ContendedReport
 from tests.support.policy_play import Play
@@ -286,7 +287,7 @@ def test_a_watch_says_what_a_run_was(
     gate = DeficitGate(
         Rates(2, 3), quantum, cap, cached_percent=cached_percent, cap_holds="always" if cap % 3 == 0 else "contended"
     )
-    policy = DLPM(gate=gate, batching=Chunked(reserve=reserve, max_batched_tokens=30))
+    policy: ComposedPolicy = DLPM(gate=gate, batching=Chunked(reserve=reserve, max_batched_tokens=30))
     events = served(attrs.evolve(policy, gate=DeficitGate(Rates(2, 3), 90, **other)), jobs, 90)
     events = events[: len(events) * (4 - lost) // 4]
     if lost > 1:

@@ -199,7 +199,7 @@ def test_a_client_that_comes_later_does_not_wait_for_what_runs() -> None:
         gate = attrs.evolve(plain, quantum=20)
         if isinstance(gate, InBatchGate):
             gate = attrs.evolve(gate, context_tokens=404)
-        policy = attrs.evolve(made(), gate=gate, batching=Chunked(max_running=12))
+        policy = made(gate=gate, batching=Chunked(max_running=12))
         limits = policy.guarantee.limits(5_000, 400)
         promise = policy.guarantee.promise((Client(0, "a"), Client(1, "b")), limits)
         assert promise is not None
@@ -221,7 +221,7 @@ def test_a_client_that_comes_later_does_not_wait_for_what_runs() -> None:
 def test_a_lone_client_is_never_paused() -> None:
     """However much it owes, and however many of its own requests wait."""
     jobs = world(job(i, 0, 0, 4, 60) for i in range(30))
-    policy = attrs.evolve(DLPMInBatch(), gate=GATE)
+    policy = DLPMInBatch(gate=GATE)
     events = simulate_events(jobs, policy, RoundRobin(), UNIT, kv_capacity_tokens=200)
     assert not any(isinstance(event, Paused | Preempted) for event in events)
 

@@ -115,7 +115,7 @@ def played(policy: ComposedPolicy, seed: int, steps: int = 60, clients: int = 10
 
 def composed(gate: AnyGate, order: Any = None, **rule: Any) -> ComposedPolicy:
     """A policy of that gate, with budgets of the size of a small world."""
-    policy = VTC() if isinstance(gate, CounterGate) else DLPM()
+    policy: ComposedPolicy = VTC() if isinstance(gate, CounterGate) else DLPM()
     batching = Chunked(**{"max_batched_tokens": 6, "max_running": 4, **rule})
     policy = attrs.evolve(policy, batching=batching)
     return ComposedPolicy("held", order or policy.order, gate, batching)

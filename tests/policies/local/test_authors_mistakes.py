@@ -95,7 +95,7 @@ def _divides(o: al.Algebra, q: al.Vector, p: al.Point, charge: al.Scalar) -> al.
 
 
 def _halves(o: al.Algebra, q: al.Vector, charge: al.Vector) -> al.Vector:
-    return q // 2 - charge  # type: ignore[operator]
+    return q // 2 - charge
 
 
 def test_a_closed_form_is_not_inherited_beside_another_kernel() -> None:

@@ -108,7 +108,7 @@ def test_the_limit_of_trail(percent: int, taken_out: int) -> None:
 def test_a_batch_that_is_formed_once_displaces_nobody(batching: str) -> None:
     """Under FasterTransformer's rule nobody enters before the batch is over; under all others the short one does."""
     rule = BATCHINGS[batching](max_running=1)
-    play = Play(attrs.evolve(TRAIL(), order=ShortestRemaining(100), batching=rule))
+    play = Play(TRAIL(order=ShortestRemaining(100), batching=rule))
     play.arrive(output=10)
     play.step()
     play.arrive(output=2)

@@ -157,7 +157,7 @@ STARVE = 4
 @sampled(orders.P_LTR_1, WORLDS)
 def promoted_first(w: SimpleNamespace, order: type[orders.ShortestPredicted] = orders.ShortestPredicted) -> Shown:
     """Return one client, outputs that grow.  How long each waits is counted here, anew."""
-    policy = attrs.evolve(LearningToRank(), order=order(starve_steps=STARVE, period_steps=3))
+    policy = LearningToRank(order=order(starve_steps=STARVE, period_steps=3))
     waited: Counter[int] = Counter()
     fair = True
     for step in steps(policy, w):
@@ -179,7 +179,7 @@ def _served_in_time(w: SimpleNamespace) -> Shown:
     """Return one seat, and requests of one token, two a step, and a long one that comes when some of them are
     promoted."""
     order, rule = orders.ShortestPredicted(w.starve, w.period), RequestLevel(max_running=1)
-    play, came = WorkerPlay(attrs.evolve(LearningToRank(), order=order, batching=rule), WorkerState(0, 40)), 0
+    play, came = WorkerPlay(LearningToRank(order=order, batching=rule), WorkerState(0, 40)), 0
     for now in range(w.late + w.steps):
         for _ in range(w.coming + (now == w.late)):
             came += 1
