@@ -41,27 +41,18 @@ def test_the_reasons_are_the_windows() -> None:
 
 @in_loop
 async def test_the_status_says_why_calls_wait() -> None:
-    """Behind a call that fills the window one of the same client waits for room; when all is served, none waits."""
+    """Behind a call that fills the window one of the same client waits for room, or for a server while all are down;
+    when all is served, none waits."""
     async with faked(Fake(held=True), clients=CLIENTS, window_requests=1) as (fake, here):
         calls = [asyncio.ensure_future(here.ask("a")) for _ in range(2)]
         await until(lambda: here.account.window.waiting == 1)
         assert {name: wait["why"] for name, wait in here.status["waits"].items()} == {"a": "room"}
+        here.account.window.set_up(0, False)
+        assert here.status["waits"]["a"]["why"] == "no server"
+        here.account.window.set_up(0, True)
         fake.answers.set()
         await asyncio.gather(*calls)
         await here.emptied()
         said = here.status
         assert said["waits"] == {}
         assert set(said["credit"]) >= {"a", "b"}
-
-
-@in_loop
-async def test_without_a_server_that_is_the_reason() -> None:
-    """A call whose servers are all down waits for one."""
-    async with faked(Fake(held=True), clients=CLIENTS, window_requests=1) as (fake, here):
-        calls = [asyncio.ensure_future(here.ask("a")) for _ in range(2)]
-        await until(lambda: here.account.window.waiting == 1)
-        here.account.window.set_up(0, False)
-        assert here.status["waits"]["a"]["why"] == "no server"
-        here.account.window.set_up(0, True)
-        fake.answers.set()
-        await asyncio.gather(*calls)

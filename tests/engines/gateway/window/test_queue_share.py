@@ -1,5 +1,6 @@
 """The share of each client in the queue: a client within its share is neither refused nor loses a call."""
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -58,44 +59,39 @@ class World:
         self.share.leave(call[1])
         self.share.leave(call[1])
 
+    def played(self, steps: list[Any]) -> Iterator[tuple[int, int]]:
+        """Calls that come and leave; yields each that has to go, before it does."""
+        for comes, client, which in steps:
+            if not comes and self.calls:
+                self.leave(self.calls[which % len(self.calls)])
+            elif (lost := self.bring(client)) is not None:
+                yield lost
+                self.leave(lost)
+                assert len(self.calls) == self.capacity
+            assert len(self.share) == len(self.calls)
+
 
 @given(STEPS, st.integers(1, 12))
 def test_a_client_within_its_share_is_never_refused_nor_loses_a_call(steps: list[Any], capacity: int) -> None:
     """Its share is the capacity by weight among the clients in the queue; the call that goes is the newest of its
     client, and its client has the largest load."""
     world = World(FLAT, capacity)
-    for comes, client, which in steps:
-        if not comes and world.calls:
-            world.leave(world.calls[which % len(world.calls)])
-            continue
-        lost = world.bring(client)
-        assert len(world.share) == len(world.calls)
-        if lost is None:
-            continue
+    for lost in world.played(steps):
         loads, weights = world.loads(0, ()), sum(FLAT[each].weight for each in {each for each, _ in world.calls})
         assert loads[lost[0]] == max(loads.values()) > Fraction(capacity, weights)
         assert lost == max(call for call in world.calls if call[0] == lost[0])
-        world.leave(lost)
-        assert len(world.calls) == capacity
 
 
 @given(STEPS, st.integers(1, 12))
 def test_an_organisation_has_its_share_whatever_the_number_of_its_clients(steps: list[Any], capacity: int) -> None:
     """At each level the call that goes is of the member with the largest load: organisation, user, client."""
     world = World(GROUPED, capacity)
-    for comes, client, which in steps:
-        if not comes and world.calls:
-            world.leave(world.calls[which % len(world.calls)])
-            continue
-        lost = world.bring(client)
-        if lost is None:
-            continue
+    for lost in world.played(steps):
         found = GROUPED[lost[0]]
         path = (*(name for name, _ in found.place), found.id)
         for level, name in enumerate(path):
             loads = world.loads(level, path[:level])
             assert loads[name] == max(loads.values())
-        world.leave(lost)
 
 
 def test_a_heavy_client_with_one_call_gets_in() -> None:
