@@ -28,11 +28,12 @@ from fairsched.engines.serving import Engine
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.torch import TorchSpec
 from fairsched.engines.workloads import worst_wait_world
-from fairsched.model.events import Arrived, Event, Prefilled
+from fairsched.model.events import Arrived, Event, Finished, Prefilled
 from fairsched.model.machine import PRESETS, LatencyModel
 from fairsched.model.monitor import Monitor
-from fairsched.model.request import Workload
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.base import Limits
+from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, local_policy, with_parameters
 
@@ -42,6 +43,12 @@ PRESETS_SHOWN = {
     "llama-3.1-8b-a100": (16_384, 2_048),
     "llama-3-70b-fp8-h100-tp4": (8_192, 1_024),
 }
+ALONE = (
+    {"quantum": "512"},
+    {"quantum": "512", "output_rate": "12"},
+    {"quantum": "512", "output_rate": "12", "max_running": "64"},
+)
+"""What is set inside the batch, on an A100 with four clients."""
 SHORTER = (1, 8, 64)
 """By how many tokens g's first requests end earlier: the worst of these worlds counts."""
 TORCH = TorchSpec("small", threads=1, page_tokens=16, batch_max=32)
@@ -121,6 +128,57 @@ def preset_row(name: str, policy_name: str) -> Row:
     return Row(name, policy_name, worst.first_token_ns(), max(simulated(policy, w, latency, capacity) for w in worlds))
 
 
+def alone_row(chosen: dict[str, str]) -> Row:
+    """Four clients inside the batch on an A100, one of which waits when its own requests have just ended."""
+    latency = PRESETS["llama-3.1-8b-a100"]
+    policy, capacity = with_parameters(local_policy("fcfs+in-batch"), chosen), latency.kv_capacity_tokens
+    assert isinstance(policy, ComposedPolicy)
+    limits = limits_of(policy, capacity, 8_192, 1_024)
+    outputs = 8_704 // (policy.gate.charging.rates.output * limits.running_max)
+    worlds = [
+        worst_wait_world(
+            capacity, 8_192, 1_024, running_max=limits.running_max, others=3, own_output_tokens=max(outputs + more, 1)
+        )
+        for more in (0, 1)
+    ]
+    worst = policy.guarantee.worst_wait(worlds[0].clients, limits, latency)
+    assert worst is not None
+    assert worst.with_nothing_in_flight is not None
+    name = ", ".join(("fcfs+in-batch", *(f"{key}={value}" for key, value in chosen.items())))
+    longest = 0
+    for world in worlds:
+        events = simulate_events(world, policy, ROUTERS["round-robin"], latency, kv_capacity_tokens=capacity)
+        last = world.jobs[-1].request
+        first_ns = last.arrival_ns + first_token_ns(events, last.id)
+        ended = (each.time_ns for each in events if isinstance(each, Finished) and each.client == last.client)
+        longest = max(longest, first_ns - max(each for each in ended if each < first_ns))
+    return Row("A100, 4 clients", name, worst.with_nothing_in_flight.first_token_ns(), longest)
+
+
+def limited_row(name: str) -> Row:
+    """Four clients on an A100 that keep to limits of arrivals, all of which send what they may at once."""
+    latency, policy = PRESETS["llama-3.1-8b-a100"], local_policy(name)
+    assert isinstance(policy, ComposedPolicy)
+    limits = limits_of(policy, latency.kv_capacity_tokens, 8_192, 1_024)
+    assert isinstance(policy.guarantee, GateGuarantee)
+    limited = policy.guarantee.limited_wait(4, limits, latency)
+    assert limited is not None
+    period_ns = -(-8_192 * 10**9 // limited.tokens_per_s)
+    requests = [
+        Request(4 * turn + client, client, turn * period_ns, Prompt(8_192), 1_024)
+        for turn in range(6)
+        for client in range(4)
+    ]
+    world = Workload(
+        "limited", tuple(Job(each, 1_024) for each in requests), tuple(Client(i, str(i)) for i in range(4))
+    )
+    events = simulate_events(
+        world, policy, ROUTERS["round-robin"], latency, kv_capacity_tokens=latency.kv_capacity_tokens
+    )
+    longest = max(first_token_ns(events, each.id) for each in requests)
+    return Row("A100, 4 clients", f"{name}, arrivals limited", limited.first_token_ns, longest)
+
+
 def torch_row(policy_name: str, bench: Workbench, latency: LatencyModel) -> Row:
     """The torch worker, the simulator with its latency model, and the monitor's word on the real run."""
     chosen = {"max_batched_tokens": TORCH_CHUNK, "max_running": TORCH.batch_max, "quantum": TORCH_QUANTUM}
@@ -167,6 +225,10 @@ def main() -> None:
     for policy in POLICIES:
         for name in PRESETS_SHOWN:
             shows(preset_row(name, policy))
+    for chosen in ALONE:
+        shows(alone_row(chosen))
+    for name in ("fcfs+deficit", "vtc", "fcfs+in-batch"):
+        shows(limited_row(name))
     bench = Workbench.load(TORCH, kv_capacity_tokens=TORCH_CAPACITY, chunk_max=TORCH_CHUNK, clock="thread")
     if arguments.preset is None:
         latency = calibrate(bench, POLICIES[0], repeats=arguments.repeats).latency

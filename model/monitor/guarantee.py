@@ -21,6 +21,10 @@ class WaitBound(Protocol):
         """The theorem that says it."""
 
     @property
+    def with_nothing_in_flight(self) -> "WaitBound | None":
+        """The same of a client with nothing in flight, where that is less."""
+
+    @property
     def curve(self) -> ServiceCurve:
         """What the worker charges at least while the client waits."""
 

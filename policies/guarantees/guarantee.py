@@ -81,22 +81,22 @@ class GateGuarantee(Guarantee):
         if pace is None or self.no_wait(limits, latency):
             return None
         rates, longest, short_steps = gate.charging.rates, (limits.prompt_tokens_max, limits.output_tokens_max), 0
-        terms = bound_terms(gate, clients, limits)
+        terms, own_cost = bound_terms(gate, clients, limits), None
         if isinstance(gate, gates.InBatchGate):
             f = terms[0] if terms else gates.BoundTerms(1, 1)
             if {*terms} - {f}:
                 return None
             batch = charge_max_optimistic(rates, 0, limits.output_tokens_max, pace.running)
-            own_cost = min(batch, limits.charge_max(rates, limits.kv_capacity_tokens))
-            costs = sec.paused_costs(len(terms), f.quantum, f.charge_max, own_cost)
+            own = min(batch, limits.charge_max(rates, limits.kv_capacity_tokens))
+            turns, in_flight, own_cost = sec.paused_costs(len(terms), f.quantum, f.charge_max, own)
             short_steps = sec.refills_max(f.quantum, f.charge_max)
         else:
             # Where outputs are short, places in the batch bound what may be charged sooner than memory (U-optimistic).
             batch = charge_max_optimistic(rates, *longest, pace.running)
             terms = tuple(attrs.evolve(each, charge_max=min(each.charge_max, batch)) for each in terms)
-            costs = (*sec.wait_costs(terms), None)
+            turns, in_flight = sec.wait_costs(terms)
         curve = sec.worker_curve(pace, rates, limits.prompt_tokens_max, short_steps)
-        return sec.WorstWait(*costs[:2], curve, pace, *longest, costs[2])
+        return sec.WorstWait(turns, in_flight, curve, pace, *longest, own_cost)
 
     def limited_wait(self, clients: int, limits: Limits, latency: LatencyModel) -> sec.LimitedWait | None:
         """T-limited: limits of arrivals, and the longest time to a first token under them; None where a request may

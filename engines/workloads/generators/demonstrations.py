@@ -153,6 +153,8 @@ def worst_wait_world(
     running_max: int = 256,
     shorter: int = 1,
     block_tokens: int = 1,
+    others: int = 1,
+    own_output_tokens: int | None = None,
 ) -> Workload:
     """Return a world in which a client waits nearly as long as its gate and its worker allow: f, in the last request.
 
@@ -161,7 +163,8 @@ def worst_wait_world(
     way: once with the credit that it has, which it pays back while f does, and once more with the credit of the round
     in which f would go next.  Every request has a long context and computes one block of its prompt, so that tokens are
     as slow as they can be.  It is made for a memory and the largest request; g's first requests end `shorter` tokens
-    earlier than they may.
+    earlier than they may.  `others` are like g; f's first requests have `own_output_tokens` (None: as all), so that
+    they may be over when it waits.
     """
     shared = Prompt.from_keys(range(prompt_tokens // block_tokens), block_tokens=block_tokens, tokens=prompt_tokens)
     own = prompt_tokens - shared.reusable_blocks * block_tokens + output_tokens
@@ -172,13 +175,14 @@ def worst_wait_world(
         jobs.append(Job(Request(len(jobs), client, at_ns, prompt, outputs), ends))
 
     sends(0, 0, shared, 1, 1)
+    own_outputs = own_output_tokens or output_tokens
     for _ in range(rows):
-        sends(0, WORST_WAIT_SENT_NS, shared, output_tokens, output_tokens)
+        sends(0, WORST_WAIT_SENT_NS, shared, own_outputs, own_outputs)
     for ends in (max(output_tokens - shorter, 1), output_tokens):
-        for _ in range(rows):
-            sends(1, WORST_WAIT_SENT_NS + 1, shared, output_tokens, ends)
+        for other in range(others * rows):
+            sends(1 + other // rows, WORST_WAIT_SENT_NS + 1, shared, output_tokens, ends)
     sends(0, WORST_WAIT_SENT_NS + 2, Prompt(prompt_tokens), output_tokens, output_tokens)
-    return Workload("worst wait", tuple(jobs), (Client(0, "f"), Client(1, "g")))
+    return Workload("worst wait", tuple(jobs), tuple(Client(i, chr(ord("f") + i)) for i in range(1 + others)))
 
 
 def subagents(

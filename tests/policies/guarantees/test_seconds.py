@@ -204,7 +204,24 @@ def test_the_bound_is_within_a_factor_of_two_of_what_can_happen(name: str) -> No
     events = played(of.policy, workload, of.latency, of.kv_capacity_tokens)
     came, first, ended = spans(events)[len(workload.jobs) - 1]
     assert worst.first_token_ns() / 2 < first - came <= worst.first_token_ns()
-    assert ended - came <= worst.completion_ns()
+    most = worst.completion_ns()
+    assert most is not None
+    assert ended - came <= most
+
+
+def test_the_bound_of_a_client_with_nothing_in_flight_is_within_a_factor_of_three() -> None:
+    """Inside the batch, of four clients, in a world in which it waits when its own requests have just ended."""
+    chosen = {"quantum": "512", "max_running": "64", "output_rate": "12"}
+    policy, capacity = with_parameters(local_policy("fcfs+in-batch"), chosen), A100.kv_capacity_tokens
+    assert isinstance(policy, ComposedPolicy)
+    workload = worst_wait_world(capacity, 8_192, 1_024, running_max=64, others=3, own_output_tokens=11)
+    limits = limits_for(policy, workload, capacity)
+    worst = policy.guarantee.worst_wait(workload.clients, limits, A100)
+    assert worst is not None
+    assert worst.with_nothing_in_flight is not None
+    bound_ns = worst.with_nothing_in_flight.first_token_ns()
+    assert bound_ns < 10**10
+    assert bound_ns / 3 < max(waits_alone(played(policy, workload, A100, capacity))) <= bound_ns
 
 
 @pytest.mark.parametrize("factor", [2, 50])

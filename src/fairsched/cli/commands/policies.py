@@ -85,8 +85,8 @@ def _promise(
     clients = tuple(Client(i, str(i)) for i in range(count))
     promise = guarantee.promise(clients, limits, latency)
     worst = guarantee.worst_wait(clients, usual, latency)
-    alone = worst.with_nothing_in_flight if isinstance(worst, WorstWait) else None
-    limited = guarantee.limited_wait(count, usual, latency) if isinstance(guarantee, GateGuarantee) else None
+    alone = None if worst is None else worst.with_nothing_in_flight
+    arrivals = guarantee.limited_wait(count, usual, latency) if isinstance(guarantee, GateGuarantee) else None
     figures = {
         "policy": name,
         "latency_model": latency.name,
@@ -99,7 +99,7 @@ def _promise(
         "wait_ns": None if worst is None else worst.admission_ns,
         "first_token_ns": None if worst is None else worst.first_token_ns(),
         "first_token_alone_ns": None if alone is None else alone.first_token_ns(),
-        "first_token_limited_ns": None if limited is None else limited.first_token_ns,
+        "first_token_limited_ns": None if arrivals is None else arrivals.first_token_ns,
         "completion_ns": None if worst is None else worst.completion_ns(),
         "parts_ns": {} if worst is None else dict(worst.parts()),
     }
@@ -119,13 +119,13 @@ def _promise(
             print_lines(console, [f"Waits: nothing is promised in seconds, since {guarantee.no_wait(usual, latency)}."])
         else:
             print_lines(console, _waits(worst, alone))
-        if limited is not None:
-            print_lines(console, _limited(limited))
+        if arrivals is not None:
+            print_lines(console, _limited(arrivals))
         print_lines(console, _lowered(run, worst))
     return 0
 
 
-def _waits(worst: WaitBound, alone: WorstWait | None) -> Iterator[str]:
+def _waits(worst: WaitBound, alone: WaitBound | None) -> Iterator[str]:
     """Yield what is said of waits whatever comes."""
     let_in = f"Let in after at most {worst.admission_ns / 1e9:,.3f} s ({worst.cost:,} cost units), first token after "
     completion_ns, by = worst.completion_ns(), f"({worst.theorem.id}); of that"
