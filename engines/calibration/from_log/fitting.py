@@ -237,12 +237,15 @@ class MachineSearch:
         return tuple(value for value, far in tried if value != own and far <= least * (1 + BETTER) + ALIKE)
 
     def rivals(self, machine: LogMachine) -> list[LogMachine]:
-        """Return the nearest machines of other kinds that explain the log about as well as this one."""
-        kinds: dict[tuple[int, str], LogMachine] = {(machine.workers, machine.rule): machine}
+        """Return the nearest machines with other numbers of workers that were tried, since these are easily mistaken,
+        and those with other rules that explain the log about as well as this one."""
+        kinds: dict[int | str, LogMachine] = {machine.workers: machine, machine.rule: machine}
         for each in sorted(self._distances, key=lambda each: self._distances[each]):
-            if self._distances[each] <= RIVAL * self.distance(machine):
-                kinds.setdefault((each.workers, each.rule), each)
-        return list(kinds.values())[1 : 1 + RIVALS]
+            kinds.setdefault(each.workers, each)
+            if each.workers == machine.workers and self._distances[each] <= RIVAL * self.distance(machine):
+                kinds.setdefault(each.rule, each)
+        found = sorted(kinds.items(), key=lambda kind: isinstance(kind[0], str))
+        return [each for _, each in found if each is not machine][:RIVALS]
 
     def seats(self, machine: LogMachine) -> list[int]:
         """Return the batch sizes that are tried: about as many as ran at once, and no limit."""
@@ -290,11 +293,12 @@ class MachineSearch:
 
 
 def candidates(seen: Observed) -> list[int]:
-    """Return the numbers of workers that are tried where the log does not name them: those near the hint."""
+    """Return the numbers of workers that are tried where the log does not name them: one, two, and those near the
+    hint."""
     hint = workers_hint(seen)
     if hint is None:
-        return [1]
-    return [count for count in (1, 2, 3, 4, 6, 8) if count <= 1 or 0.4 * hint <= count <= 1.8 * hint]
+        return [1, 2]
+    return [count for count in (1, 2, 3, 4, 6, 8) if count <= 2 or 0.4 * hint <= count <= 1.8 * hint]
 
 
 REQUESTS_MAX = 800
@@ -410,6 +414,12 @@ class LogFit:
     def worst(self) -> float:
         """The largest error at p50 and p95 of the times to first tokens and of latencies."""
         return _worst(self.errors)
+
+    @property
+    def off(self) -> float:
+        """The largest factor by which a percentile of first tokens (else of latencies) is missed."""
+        of_first = [error for error in self.errors if error.figure == "TTFT"] or self.errors
+        return float(np.exp(max((abs(np.log(max(1 + error.error, 1e-3))) for error in of_first), default=_LIMIT)))
 
     @property
     def summary(self) -> str:

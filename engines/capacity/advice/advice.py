@@ -173,8 +173,8 @@ def _certainty(advice: Advice) -> list[str]:
     where = "the log" if window.whole else f"its busiest stretch ({window.requests:,} of {window.of:,} requests)"
     said = f"Simulated on {where}, by {len(effects.members)} machines that explain it about as well"
     workers = sorted({member.machine.workers for member in effects.members})
-    if len(workers) > 1:
-        said += f", with {' or '.join(map(str, workers))} servers"
+    if "worker" not in advice.log.fields:
+        said += f" (it names no server; {' or '.join(map(str, workers))} fitted: say how many there are with --workers)"
     said = [f"{said}. Requests are taken to come at the same times whatever the server does."]
     if advice.verdict != "gate" and effects.helped:
         helped = effects.helped

@@ -3,7 +3,8 @@ it, today and under a gate.
 
 No machine is the server.  So each that explains the log about as well is set to the pace of the stretch, and of each
 half of it, and simulated.  An interval reaches from the shortest to the longest time that any of them finds, over
-requests drawn again, and beyond by the factor by which their simulations of today miss what was logged.
+requests drawn again, and beyond by the factor by which their simulations of today miss what was logged; at its upper
+end, which is what is promised, also by that of the half of the log that the machine was not fitted to.
 """
 
 from collections.abc import Sequence
@@ -44,10 +45,12 @@ class Member:
 class Effects:
     """What a gate does for the clients that waited: `helped` surely are, `waiting` surely are not, and of `unsure` ones
     the interval has both.  `others` are further clients with requests in the stretch.  The first of the `members` is
-    the machine that was fitted."""
+    the machine that was fitted, and `off` is by which factor it misses first tokens in the half of the log that it was
+    not fitted to."""
 
     window: LogWindow
     members: tuple[Member, ...]
+    off: float
     helped: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
     unsure: tuple[int, ...] = ()
@@ -71,7 +74,7 @@ class Effects:
             times = _finished(member.gated)
             off = max(_miss(member.today, self.window.seen, each) for each in (rows, self.rows(self.clients)))
             ends = np.percentile(np.percentile(times[draws], 99, axis=1, method="inverted_cdf"), _ENDS)
-            found.append((float(ends[0]) / off, float(ends[1]) * off))
+            found.append((float(ends[0]) / off, float(ends[1]) * max(off, self.off)))
         return min(low for low, _ in found) / 1e3, max(high for _, high in found) / 1e3
 
     @property
@@ -82,11 +85,9 @@ class Effects:
     @property
     def throughput(self) -> Interval:
         """The gate's output tokens a second over today's: the least and the most."""
-        end = [
-            [int((self.window.seen.arrival + _finished(run)).max()) for run in (member.today, member.gated)]
-            for member in self.members
-        ]
-        found = [today / gated for today, gated in end]
+        arrival = self.window.seen.arrival
+        ends = [[int((arrival + run.latency).max()) for run in (each.today, each.gated)] for each in self.members]
+        found = [today / gated for today, gated in ends]
         return min(found), max(found)
 
     @property
@@ -96,7 +97,7 @@ class Effects:
         most = max(MOST[0], int(MOST[1] * count))
         if self.helped and len(self.waiting) + len(self.unsure) <= most:
             return "gate"
-        return "capacity" if len(self.waiting) > most or not self.unsure else "unknown"
+        return "capacity" if len(self.waiting) > most or (self.waiting and not self.unsure) else "unknown"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values: the stretch, the machines, and each group of clients, logged and with the gate."""
@@ -128,7 +129,7 @@ def effects(window: LogWindow, fit: LogFit, waited: Sequence[int], weights: dict
         machine = search.paced(machine, rows)
         gated = attrs.evolve(machine, policy=f"{machine.policy}+{GATE}")
         members.append(Member(machine, search.played.on(machine), search.played.on(gated)))
-    found = Effects(window, tuple(members), others=tuple(np.unique(seen.client[judged]).tolist()))
+    found = Effects(window, tuple(members), fit.off, others=tuple(np.unique(seen.client[judged]).tolist()))
     groups: dict[str, list[int]] = {"helped": [], "waiting": [], "unsure": [], "others": []}
     for client in found.others:
         name = "others"
@@ -138,7 +139,7 @@ def effects(window: LogWindow, fit: LogFit, waited: Sequence[int], weights: dict
             name = "helped" if high * HELPS <= logged else "unsure" if low * HELPS <= logged else "waiting"
         groups[name].append(client)
     helped, waiting, unsure, others = map(tuple, groups.values())
-    return Effects(window, found.members, helped, waiting, unsure, others)
+    return Effects(window, found.members, fit.off, helped, waiting, unsure, others)
 
 
 def _finished(run: Simulated) -> Ints:

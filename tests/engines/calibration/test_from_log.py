@@ -6,12 +6,13 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from fairsched.engines.calibration.from_log import UNLIMITED, LogFit, LogMachine, fit_log
-from fairsched.engines.calibration.from_log.observed import halves, observed, produced
+from fairsched.engines.calibration.from_log import UNLIMITED, LogFit, LogMachine, MachineSearch, fit_log
+from fairsched.engines.calibration.from_log.machine import Played
+from fairsched.engines.calibration.from_log.observed import Observed, halves, observed, produced, stretch_from
 from fairsched.engines.calibration.least_squares import non_negative
 from fairsched.engines.logs.access import read_access_log
 from fairsched.engines.simulation import latency_model
@@ -170,6 +171,35 @@ def test_the_half_that_judges_begins_with_the_load_of_the_half_that_fits(log: Pa
     under_way = second.of(~second.judged)
     begin = whole.arrival[180]
     assert bool(np.all(under_way.arrival + under_way.latency > begin))
+
+
+def served(seed: int, rate: float) -> Observed:
+    """Return a log of the machine with chunked prefill."""
+    asked = drawn(seed, 80, rate)
+    said = Played(asked).on(CHUNKED)
+    return attrs.evolve(asked, ttft=said.ttft, latency=said.latency)
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 100), st.sampled_from([5.0, 12.0, 40.0]), st.integers(10, 50))
+def test_a_stretch_is_served_as_it_was_within_the_log(seed: int, rate: float, start: int) -> None:
+    """However much waits when a stretch begins, the machine serves what counts in it in as long as in the whole log,
+    within a second and a tenth: what ran already has no prompt."""
+    found = stretch_from(served(seed, rate), start, 30)
+    assert len(found) == 30
+    said = Played(found).on(CHUNKED)
+    away = np.abs(said.ttft - found.ttft)[found.judged]
+    assert (away <= 1e9 + 0.1 * found.ttft[found.judged]).all()
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 100), st.sampled_from([5.0, 40.0]), st.floats(0.7, 1.4))
+def test_a_machine_is_set_to_the_pace_of_a_log(seed: int, rate: float, pace: float) -> None:
+    """Whatever its pace was, latencies are in all as long as in the log, within 3 %."""
+    seen = served(seed, rate)
+    search = MachineSearch(seen, lambda _: None)
+    found = search.played.on(search.paced(CHUNKED.slower(pace)))
+    assert found.latency.sum() == pytest.approx(seen.latency.sum(), rel=0.03)
 
 
 @pytest.mark.usefixtures("by_night")
