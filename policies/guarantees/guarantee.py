@@ -277,7 +277,7 @@ def wait_bound_cost(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Li
 
 def no_wait_cost(gate: gates.AnyGate, limits: Limits) -> str:
     """Return why a gate does not promise how much is charged while a client waits, as a clause; "" where it does."""
-    if isinstance(gate, gates.InBatchGate):
+    if isinstance(gate, gates.InBatchGate) and gates.in_batch.D_PAUSE_LAG in gate.theorems:
         if gate.in_flight_cap_tokens is not None:
             return "a client at its cap holds others back beside pauses"
     elif gates.deficit.D_A2_WEIGHTED not in gate.theorems:

@@ -344,6 +344,42 @@ def test_waits_in_time_rest_on_what_is_there() -> None:
     assert guarantee.promise(two, small, LATENCY).worst_wait == worst(capped)
 
 
+def test_inside_the_batch_a_wait_rests_on_what_is_there() -> None:
+    """D-pause-lag, equal quanta and no cap; the promise names T-wait-paused, and no end of a request."""
+    two, small = clients([1, 1]), attrs.evolve(LIMITS, prompt_tokens_max=4, output_tokens_max=6)
+
+    class Another(InBatchGate):
+        theorems = ()
+
+    def of(gate: AnyGate, skips: bool = False) -> GateGuarantee:
+        return GateGuarantee(gate, Chunked(max_batched_tokens=20), skips)
+
+    promise = of(InBatchGate()).promise(two, small, LATENCY)
+    assert promise.wait_theorems == ("T-wait-paused",)
+    assert {theorem.id for theorem in promise.theorems} >= {"T-refills", "T-paused-cost", "D-pause-lag"}
+    assert promise.worst_wait is not None
+    assert promise.worst_wait.completion_ns() is None
+    assert of(InBatchGate()).worst_wait(clients([1, 2]), small, LATENCY) is None
+    for gate in (InBatchGate(in_flight_cap_tokens=30), Another()):
+        assert of(gate).worst_wait(two, small, LATENCY) is None
+        assert of(gate).no_wait(small, LATENCY)
+
+
+def test_limits_of_arrivals_need_a_request_let_in_whenever_one_has_room() -> None:
+    """Not where requests are passed over, capped, or wait for other workers."""
+    small = attrs.evolve(LIMITS, prompt_tokens_max=4, output_tokens_max=6)
+
+    def limited(gate: AnyGate, skips: bool = False) -> Any:
+        return GateGuarantee(gate, Chunked(max_batched_tokens=20), skips).limited_wait(2, small, LATENCY)
+
+    for gate in (DeficitGate(), CounterGate(), InBatchGate(), HierarchicalGate()):
+        assert limited(gate) is not None
+        assert limited(gate, skips=True) is None
+    assert [limited(gate) for gate in (DeficitGate(in_flight_cap_tokens=30), GlobalDeficitGate(), OpenGate())] == [
+        None
+    ] * 3
+
+
 class UnknownSharing(OpenGate):
     """A gate of somebody else that shares credit."""
 
