@@ -98,7 +98,7 @@ def test_what_is_usual_is_each_clients_own() -> None:
 # --- D-elastic of runs ------------------------------------------------------------------------------------------------
 
 
-def served(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> list[ev.Event]:
+def served(policy: ComposedPolicy, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> list[ev.Event]:
     """A run of (client, milliseconds, prompt, declared, output); of each third prompt all that is even is shared, and
     the caller of each fifth request gives up."""
     sent = [
@@ -120,7 +120,7 @@ def served(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int
     return told
 
 
-def watched(policy: DLPM, events: list[ev.Event], memory: int = MEMORY) -> ContendedReport:
+def watched(policy: ComposedPolicy, events: list[ev.Event], memory: int = MEMORY) -> ContendedReport:
     """What the watch of the policy's gate says of a run, the second time that it is asked."""
     watch = ContendedGaps(policy.gate, policy.guarantee.limits(memory, 64))  # type: ignore[arg-type]
     for event in events:
@@ -129,7 +129,7 @@ def watched(policy: DLPM, events: list[ev.Event], memory: int = MEMORY) -> Conte
     return watch.report()
 
 
-def followed(policy: DLPM, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> ContendedReport:
+def followed(policy: ComposedPolicy, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> ContendedReport:
     """A run and what its watch says."""
     return watched(policy, served(policy, jobs, memory), memory)
 
@@ -155,7 +155,7 @@ class Defined:
     """What is watched, from its definition: what waits and runs after each event, and the leads of each pair while both
     wait."""
 
-    def __init__(self, policy: DLPM, memory: int) -> None:
+    def __init__(self, policy: ComposedPolicy, memory: int) -> None:
         assert isinstance(policy.gate, DeficitGate)
         self.gate, self.limits, self.memory = policy.gate, policy.guarantee.limits(memory, 64), memory
         self.requests: dict[int, Request] = {}
@@ -239,7 +239,7 @@ class Defined:
             self.together[f, g] = max(self.held[f], self.held[g]), [self.served[f] - self.served[g]]
 
 
-def by_definition(policy: DLPM, events: list[ev.Event], memory: int = MEMORY) -> ContendedReport:
+def by_definition(policy: ComposedPolicy, events: list[ev.Event], memory: int = MEMORY) -> ContendedReport:
     """What the watch should say."""
     defined = Defined(policy, memory)
     for event in events:
