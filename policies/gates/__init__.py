@@ -26,7 +26,8 @@ from fairsched.policies.gates.base import (
     OpenGate,
 )
 from fairsched.policies.gates.counter import V_43, V_INT64, V_TOTAL, CounterGate, CounterState
-from fairsched.policies.gates.deficit import DeficitGate, DeficitState, PrintedDeficitGate
+from fairsched.policies.gates.deficit import DeficitGate, DeficitState
+from fairsched.policies.gates.deficit_printed import PrintedDeficitGate
 from fairsched.policies.gates.hierarchical import HierarchicalGate, HierarchicalState
 from fairsched.policies.gates.in_batch import InBatchGate
 from fairsched.policies.gates.interpreters import GateInterpreter, interpreter

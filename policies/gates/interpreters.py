@@ -22,7 +22,7 @@ from fairsched.policies.gates import deficit, in_batch, shared
 from fairsched.policies.gates.authoring import EVENTS, Kernel, KernelGate, call, lots, parameters
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.counter import CounterGate
-from fairsched.policies.gates.deficit import PrintedDeficitGate
+from fairsched.policies.gates.deficit_printed import PrintedDeficitGate
 from fairsched.policies.gates.in_batch import InBatchGate
 from fairsched.policies.gates.shared import GlobalDeficitGate
 
