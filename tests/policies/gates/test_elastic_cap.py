@@ -129,7 +129,9 @@ def watched(policy: ComposedPolicy, events: list[ev.Event], memory: int = MEMORY
     return watch.report()
 
 
-def followed(policy: ComposedPolicy, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> ContendedReport:
+def followed(
+    policy: ComposedPolicy, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY
+) -> ContendedReport:
     """A run and what its watch says."""
     return watched(policy, served(policy, jobs, memory), memory)
 

@@ -33,9 +33,10 @@ CONTINUOUS = {name: policy for name, policy in LOCAL_POLICIES.items() if not isi
 IN_LINE = {
     name: policy
     for name, policy in CONTINUOUS.items()
-    if name not in ("trail", "learning-to-rank", "splitwise-machine")
+    if name not in ("trail", "learning-to-rank", "splitwise-machine", "dlpm-printed")
 }
-"""Those of them that do not rank by outputs, for which the small request is the first, and make no room by force."""
+"""Those of them that do not rank by outputs, for which the small request is the first, make no room by force, and let a
+client that comes back keep its credit."""
 
 
 @pytest.mark.parametrize("policy", IN_LINE.values(), ids=IN_LINE)
