@@ -171,7 +171,7 @@ def _certainty(advice: Advice) -> list[str]:
         return [f"No figure is claimed: {advice.why_not}."] if why else []
     window = effects.window
     where = "the log" if window.whole else f"its busiest stretch ({window.requests:,} of {window.of:,} requests)"
-    said = f"Simulated on {where}, by {len(effects.members)} machines that explain it about as well"
+    by = f"Simulated on {where}, by {len(effects.members)} machines that explain it about as well"
     workers = sorted({member.machine.workers for member in effects.members})
     if "worker" not in advice.log.fields:
         said += f" (it names no server; {' or '.join(map(str, workers))} fitted: say how many there are with --workers)"
