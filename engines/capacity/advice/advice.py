@@ -174,8 +174,8 @@ def _certainty(advice: Advice) -> list[str]:
     by = f"Simulated on {where}, by {len(effects.members)} machines that explain it about as well"
     workers = sorted({member.machine.workers for member in effects.members})
     if "worker" not in advice.log.fields:
-        said += f" (it names no server; {' or '.join(map(str, workers))} fitted: say how many there are with --workers)"
-    said = [f"{said}. Requests are taken to come at the same times whatever the server does."]
+        by += f" (it names no server; {' or '.join(map(str, workers))} fitted: say how many there are with --workers)"
+    said = [f"{by}. Requests are taken to come at the same times whatever the server does."]
     if advice.verdict != "gate" and effects.helped:
         helped = effects.helped
         said.append(
