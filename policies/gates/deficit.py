@@ -112,12 +112,6 @@ def rejoin_printed(o: Algebra, q: Vector, p: Point) -> Vector:
     return o.put(q, p, 0)
 
 
-def refill_printed(o: Algebra, q: Vector, queued: Mask, in_flight: Vector, quantum: Vector) -> Vector:
-    """The paper's round: when no client that waits or runs has credit, each of them is topped up once."""
-    active = queued | (in_flight > 0)
-    return o.where(active & o.any(queued) & o.none(active & (q > 0)), q + quantum, q)
-
-
 # --- closed form beside the kernel: the fast paths --------------------------------------------------------------------
 
 

@@ -8,9 +8,15 @@ import msgspec
 import numpy as np
 
 from fairsched.model import theorem as th
-from fairsched.model.algebra import NUMPY, Ints
+from fairsched.model.algebra import NUMPY, Algebra, Ints, Mask, Vector
 from fairsched.policies.gates import deficit
 from fairsched.policies.validators import one_of
+
+
+def refill_printed(o: Algebra, q: Vector, queued: Mask, in_flight: Vector, quantum: Vector) -> Vector:
+    """The paper's round: when no client that waits or runs has credit, each of them is topped up once."""
+    active = queued | (in_flight > 0)
+    return o.where(active & o.any(queued) & o.none(active & (q > 0)), q + quantum, q)
 
 
 class PrintedDeficitState(deficit.DeficitState, frozen=True, gc=False):
@@ -27,7 +33,7 @@ class _PrintedAdmissions(deficit.DeficitAdmissions):
     def give(self) -> None:
         before = self.q
         while not NUMPY.any(self.in_flight > 0):
-            given = deficit.refill_printed(NUMPY, self.q, self.queued, self.in_flight, self.state.quantum)
+            given = refill_printed(NUMPY, self.q, self.queued, self.in_flight, self.state.quantum)
             if np.array_equal(given, self.q):
                 return
             self.before, self.q = (before,), given
@@ -74,7 +80,7 @@ class PrintedDeficitGate(deficit.DeficitGate):
         self, state: PrintedDeficitState, clients: tuple[int, ...], tokens: tuple[int, ...]
     ) -> PrintedDeficitState:
         paid: PrintedDeficitState = super().decoded(state, clients, tokens)
-        q = deficit.refill_printed(NUMPY, paid.q, paid.waiting > 0, paid.in_flight, paid.quantum)
+        q = refill_printed(NUMPY, paid.q, paid.waiting > 0, paid.in_flight, paid.quantum)
         return msgspec.structs.replace(paid, q=q)
 
     def _waits(self, state: PrintedDeficitState, client: int, waits: int) -> PrintedDeficitState:

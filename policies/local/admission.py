@@ -247,6 +247,7 @@ class AdmissionPass:
         self.passed_over = (*policy.passed_over, ADAPTER) if self.slots else policy.passed_over
         self._foreseen: Foreseen | None = None
         self.refused_steps: int | None = None
+        self.withdrawn = False
         self.first: QueuedRequest | None = None
         self.admissions: list[Admission] = []
         self.swap_in: list[int] = []
@@ -363,6 +364,7 @@ class AdmissionPass:
         assert self.turn is not None
         if lacks_slot(self, self.best(group)):
             self.turn.withdraw(group)
+            self.withdrawn = True
         else:
             self.turn.skip(group)
 
@@ -376,8 +378,9 @@ class AdmissionPass:
                     f"gate {policy.gate.name} says that its choice of client {group} stays for {stays!r} decode steps: "
                     "that is a whole number of at least 1, or None"
                 )
-        if self.slots is not None and self.slots.open is not None and view.paused:
-            # While some requests stand still, another adapter may come to be the first to be done.
+        if self.withdrawn or (self.slots is not None and self.slots.open is not None and view.paused):
+            # What a gate says of its choice is about all that wait.  While some requests stand still, another adapter
+            # may come to be the first to be done.
             return 1
         if not policy.grows:
             return stays

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.analysis import assumption_monitor, replay
+from fairsched.engines.analysis import assumption_monitor, replay, run_limits
 from fairsched.engines.analysis.log_replay import ReplayReport
 from fairsched.engines.logs import CanonicalLog, LogReader
 from fairsched.engines.simulation import Simulator
@@ -66,8 +66,8 @@ def test_a_log_tells_the_assumptions_of_its_run(run: tuple[Workload, Case], prep
         assert not report.assumptions
         return
     policy = case.build()
-    declared = max(job.request.max_output_tokens for job in workload.jobs)
-    monitor = assumption_monitor(policy, workload.clients, policy.guarantee.limits(case.kv_capacity_tokens, declared))
+    limits = run_limits(policy, workload.jobs, case.kv_capacity_tokens, case.workers)
+    monitor = assumption_monitor(policy, workload.clients, limits)
     if monitor is None:
         assert report.assumptions == {}
         return

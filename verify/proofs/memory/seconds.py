@@ -411,7 +411,7 @@ def bugs() -> tuple[Bug, ...]:
         Bug("the faster of two rates", curve(worker_curve=_faster)),
         Bug("the budget is the prompt's alone", first(prefill_steps=lambda e, b, k: -(-e // b))),
         Bug("the longest step decodes nothing", longest(longest_step_ns=_prompts_alone)),
-        Bug("short steps are forgotten", curve(worker_curve=lambda of, rates, most, _: worker_curve(of, rates, most))),
+        Bug("short steps are forgotten", curve(worker_curve=_no_short_steps)),
         Bug("the last refill is forgotten", refills(refills_max=lambda q, u: (u - 1) // q)),
         Bug("a client is behind by a quantum", paused_cost(paused_costs=_one_quantum)),
         Bug("what runs of its own is charged once", paused_cost(paused_costs=_own_once)),
@@ -432,7 +432,6 @@ def _shared_by_all(of: Pace) -> Any:
 
 # A proof says what these names mean in the curve's text.
 input_ns, output_ns, begun_tokens = seconds.input_ns, seconds.output_ns, seconds.begun_tokens
-worker_curve = seconds.worker_curve
 
 
 def _one_quantum(n: Any, quantum: Any, charge: Any, own: Any) -> Any:
@@ -445,6 +444,13 @@ def _own_once(n: Any, quantum: Any, charge: Any, own: Any) -> Any:
 
 def _without_step(of: Any, rates: Any, longest_prompt: Any, _short: Any) -> Any:
     delay_ns = input_ns(of) * begun_tokens(of, longest_prompt)
+    if output_ns(of) * rates.input >= input_ns(of) * rates.output:
+        return ServiceCurve(delay_ns, output_ns(of), rates.output)
+    return ServiceCurve(delay_ns, input_ns(of), rates.input)
+
+
+def _no_short_steps(of: Any, rates: Any, longest_prompt: Any, _short: Any) -> Any:
+    delay_ns = of.constant_ns + input_ns(of) * begun_tokens(of, longest_prompt)
     if output_ns(of) * rates.input >= input_ns(of) * rates.output:
         return ServiceCurve(delay_ns, output_ns(of), rates.output)
     return ServiceCurve(delay_ns, input_ns(of), rates.input)
