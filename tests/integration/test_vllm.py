@@ -185,15 +185,15 @@ def test_a_paused_request_keeps_its_blocks_and_misses_steps(model: Path, tmp_pat
 
 
 def test_without_reservation_the_promise_names_the_larger_constant(model: Path) -> None:
-    """U_dyn counts every request of a batch with the longest output of the model; U the memory, and what may be
-    unreserved."""
+    """U_dyn counts every request of a batch with the longest output of the model, beside its context; U the memory, and
+    what may be unreserved."""
     tables: list[dict[str, object]] = [{"unreserved_tokens": 0}, {}, {"reserve_outputs": False}]
     reserved, predicted, optimistic = (
         Bare(model, {"policy": "vtc"} | table).scheduler.status.document() for table in tables
     )
     assert reserved["promise"]["charge_max"] == 2 * 16 * 32 - 1
     assert predicted["promise"]["charge_max"] == 2 * 2 * 16 * 32 - 1
-    assert optimistic["promise"]["charge_max"] == (511 + 256) + 2 * 4 * 256
+    assert optimistic["promise"]["charge_max"] == 512 + 2 * 4 * 256
     assert not optimistic["outputs_reserved"]
 
 

@@ -195,6 +195,7 @@ def _curve(delay_ns: Any, ns: Any, cost: Any) -> Any:
     ("U", "Q", "refills", "before", "last", "q", "w_e", "x", "longest"),
     *at_least(1, "U", "refills", "w_e", "x"),
     Condition(lambda w: w.Q >= 1, QUANTUM_POSITIVE),
+    Condition(lambda w: (w.Q >= 1) | (w.Q <= -1)),  # nothing is divided by zero
     Condition(lambda w: w.before >= 1 - w.U),
     Condition(lambda w: w.before + (w.refills - 1) * w.Q <= w.last),
     Condition(lambda w: w.last <= 0),
