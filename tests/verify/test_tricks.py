@@ -260,7 +260,19 @@ class ByMissingName(ComposedPolicy):
         return super().__getattribute__(name)
 
 
-@pytest.mark.parametrize("kind", [DropsEvents, CountsDecisions, ByMissingName], ids=lambda kind: kind.__name__)
+@attrs.frozen
+class SaysItIsOurs(ComposedPolicy):
+    """Answers for itself, under the name of a module of the library."""
+
+    __module__ = "fairsched.policies.local.policy"
+
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize(
+    "kind", [DropsEvents, CountsDecisions, ByMissingName, SaysItIsOurs], ids=lambda kind: kind.__name__
+)
 def test_a_composition_that_decides_otherwise_is_refused(kind: type[ComposedPolicy]) -> None:
     """What a theorem of a gate says is about the composition that ships."""
     with pytest.raises(ValueError, match=kind.__name__):

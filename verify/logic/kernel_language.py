@@ -235,7 +235,7 @@ def formula_breaches(formula: Kernel, names: Container[str]) -> Iterator[str]:
             continue
         seen.add(now)
         waiting += [cell.cell_contents for cell in now.__closure__ or () if inspect.isfunction(cell.cell_contents)]
-        if now.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        if _is_ours(now):
             continue
         where = f"{now.__code__.co_filename}:{now.__code__.co_firstlineno}"
         if now.__defaults__ or now.__kwdefaults__:
@@ -260,18 +260,24 @@ def impurities(kind: type) -> Iterator[str]:
 
     What is reached through another function or a library is not seen here: two runs that must agree see it.
     """
-    bases = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in (*_TRUSTED, "builtins", "abc"))
-    for base in bases:
+    for base in kind.__mro__:
         for value in vars(base).values():
             found = getattr(value, "__func__", getattr(value, "fget", value))
-            if inspect.isfunction(found) and not found.__code__.co_filename.startswith("<attrs generated"):
+            if inspect.isfunction(found) and not _is_ours(found):
                 where = f"{found.__qualname__} ({found.__code__.co_filename}:{found.__code__.co_firstlineno})"
                 yield from (f"{where} {problem}" for problem in _impure(found))
 
 
-_TRUSTED = (__name__.partition(".")[0], "attr", "attrs", "typing", "msgspec")
+_TRUSTED = (__name__.partition(".")[0], "attr", "typing", "abc")
 _IMPURE = frozenset({"time", "datetime", "random", "secrets", "uuid", "os", "io", "socket", "threading"})
 _MUTABLE = (list, dict, set, bytearray, np.ndarray)
+
+
+def _is_ours(function: Kernel) -> bool:
+    """Whether a function stands in a module of this package, or of those that make its classes: by the names that it
+    reads, since an author can write any `__module__`."""
+    made = function.__code__.co_filename.startswith("<attrs generated")
+    return made or str(function.__globals__.get("__name__")).partition(".")[0] in _TRUSTED
 
 
 def _impure(function: Kernel) -> Iterator[str]:

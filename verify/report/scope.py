@@ -5,6 +5,7 @@ its constants rest on.  That holds only for the parts that were proved about: a 
 shipped gate or of the composition brings claims of its own (a `claims` function) or has none.
 """
 
+import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
@@ -178,8 +179,7 @@ def _refuse_impure(name: str, policy: ComposedPolicy) -> None:
     kinds = (type(policy.order), type(policy.batching))
     if found := next((problem for kind in kinds for problem in impurities(kind)), ""):
         raise ValueError(f"{name}: {found}")
-    authored = any(kind.__module__.partition(".")[0] != __package__.partition(".")[0] for kind in kinds)
-    if authored and (found := differing_plans(policy)):
+    if not all(map(_ships, kinds)) and (found := differing_plans(policy)):
         raise ValueError(f"{name} decides by something outside its state: {found}")
 
 
@@ -233,7 +233,7 @@ def _redefined(kind: type, proved: type) -> list[str]:
 
 def _is_another(kind: type, name: str, value: object, proved: type) -> bool:
     """Whether a member may do something else than was proved: a method that ours has, or any of an author's class."""
-    if kind.__module__.partition(".")[0] != __package__.partition(".")[0]:
+    if not _ships(kind):
         return not made_by_python(name, value) if name.startswith("_") else _is_method(value)
     if name.startswith("__") or not hasattr(proved, name):
         return False
@@ -244,6 +244,12 @@ def _refuse_overridden(name: str, methods: list[str]) -> None:
     if methods:
         listed = ", ".join(sorted(methods))
         raise ValueError(f"{name} overrides {listed}: it inherits no theorem, and has no `claims` of its own")
+
+
+def _ships(kind: type) -> bool:
+    """Whether a class is this package's: found there by its name, since an author can write any `__module__`."""
+    ours = kind.__module__.partition(".")[0] == __package__.partition(".")[0]
+    return ours and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
 
 
 def _is_method(value: object) -> bool:

@@ -13,7 +13,7 @@ from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import Promise
 from fairsched.model.plan import StepPlan
 from fairsched.model.pricing import RATE_MAX, Rates
-from fairsched.model.request import Client
+from fairsched.model.request import Client, Prompt, Request
 from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
 from fairsched.policies import orders
@@ -24,7 +24,7 @@ from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, Hierarch
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES, local_policy
 from fairsched.verify.conformance import strategies
-from fairsched.verify.conformance.local import World, check_local_policy
+from fairsched.verify.conformance.local import PolicyMachine, World, check_local_policy
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
 from tests.support.policies.misbehaving import wrong
@@ -292,3 +292,21 @@ def test_authors_get_sensible_settings(given: settings | None, monkeypatch: pyte
     wanted = given or settings()
     assert used[0].deadline is None
     assert (used[0].max_examples, used[0].derandomize) == (wanted.max_examples, wanted.derandomize)
+
+
+def test_a_leap_ends_where_a_client_was_withdrawn_for_want_of_a_slot() -> None:
+    """Two clients and one slot, whose heads lack it in turn: the withdrawn one does not count as waiting, so a
+    step may give the other credit."""
+    machine = type("Pinned", (PolicyMachine,), {"policy": VARIANTS["quantum 1"], "world": World(block_tokens=2)})()
+    machine._open(share=0, tail=0, host=0, slots=1)
+    for prompts, outputs in (
+        (((4, 0, 1), (6, 0, 1), (1, 0, 1), (1, 0, 1), (1, 0, 1), (1, 1, 5)), 1),
+        (((1, 1, 1),) * 6, 0),
+    ):
+        drawn = [Request(0, client, 0, Prompt(tokens, 2), most) for tokens, client, most in prompts]
+        machine.arrive(drawn=drawn, early=0)
+        machine.sound()
+        if outputs:
+            machine.refuse(change="no-admissions")
+            machine.sound()
+    machine.teardown()
