@@ -11,6 +11,7 @@ are no events here, see `FairGate`: work that is cancelled, and weights that cha
 """
 
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -275,34 +276,48 @@ def _check(gate: type[FairGate]) -> None:
             raise ValueError(f"{gate.__name__}: {found}")
 
 
-def undeclared(gate: type[FairGate]) -> list[str]:
-    """Return what an author's classes have beside a declaration: methods, properties, another class that makes them.
+def undeclared(kind: type, proved: type = FairGate) -> list[str]:
+    """Return what a class has beside what was proved about its base `proved`: methods, properties, values of names that
+    the library reads, another class that makes it.
 
-    What runs is what was proved only if the kernels are all that an author adds.
+    What runs is what was proved only if an author adds nothing but data; to `FairGate`, a declaration.
     """
-    kernels = {"choose", *EVENTS, *(f"{event}_{name}" for event in EVENTS for name in gate.state)}
-    found = [f"the class of {gate.__name__}"] if type(gate) is not type(FairGate) else []
-    for kind in gate.__mro__[: gate.__mro__.index(FairGate)]:
-        for name, value in vars(kind).items():
-            if name in kernels:
+    state = getattr(kind, "state", ()) if proved is FairGate else ()
+    kernels = {"choose", *EVENTS, *(f"{event}_{name}" for event in EVENTS for name in state)}
+    found = [f"the class of {kind.__name__}"] if type(kind) is not type(proved) else []
+    for each in kind.__mro__[: kind.__mro__.index(proved)]:
+        for name, value in vars(each).items():
+            if ships(each):
+                allowed = name.startswith("__") or not hasattr(proved, name) or not _runs(value)
+            elif name.startswith("_"):
+                allowed = _made_by_python(value)
+            elif proved is not FairGate or name not in {*kernels, *DATA, "shortfall", "state_type"}:
+                allowed = name == "name" or _is_data(each, name, value, proved)
+            elif name in kernels:
                 allowed = value is None or isinstance(value, staticmethod)
             elif name == "shortfall":
                 allowed = isinstance(value, classmethod)
-            elif name == "state_type":
-                allowed = _is_made_for(value)
-            elif name in DATA:
-                allowed = True
             else:
-                allowed = made_by_python(name, value) if name.startswith("_") else _is_data(kind, name, value)
+                allowed = name in DATA or _is_made_for(value)
             if not allowed:
-                found.append(f"{kind.__name__}.{name}")
+                found.append(f"{each.__name__}.{name}")
     return found
 
 
-def _is_data(kind: type, name: str, value: object) -> bool:
+def ships(kind: type) -> bool:
+    """Whether a class is this package's: found there by its name, since an author can write any `__module__`."""
+    ours = kind.__module__.partition(".")[0] == __package__.partition(".")[0]
+    return ours and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+
+
+def _is_data(kind: type, name: str, value: object, proved: type) -> bool:
     """Whether it is a value of the author's own: no method, and no name that the library reads."""
     of_attrs = isinstance(value, MemberDescriptorType) and name in {each.name for each in attrs.fields(kind)}
-    return of_attrs or not (callable(value) or hasattr(value, "__get__") or hasattr(FairGate, name))
+    return of_attrs or not (_runs(value) or hasattr(value, "__get__") or hasattr(proved, name))
+
+
+def _runs(value: object) -> bool:
+    return callable(value) or isinstance(value, property | classmethod | staticmethod)
 
 
 def _is_made_for(state: Any) -> bool:
@@ -310,7 +325,7 @@ def _is_made_for(state: Any) -> bool:
     return state.__bases__ == (msgspec.Struct,) and not any(map(inspect.isfunction, vars(state).values()))
 
 
-def made_by_python(name: str, value: object) -> bool:
+def _made_by_python(value: object) -> bool:
     """Whether a member that begins with an underscore is what Python or attrs puts into a class, not its author."""
     code = getattr(value, "__code__", None)
     if code is None:

@@ -2,7 +2,7 @@
 
 import functools
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import msgspec
@@ -15,7 +15,7 @@ from fairsched.model import events
 from fairsched.model.algebra import EXACT, NUMPY, Algebra, Mask, Point, Scalar, Vector
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import Chunked
-from fairsched.policies.gates import KernelAdmissions
+from fairsched.policies.gates import DeficitGate, Kernel, KernelAdmissions
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, Order
 from fairsched.verify.authoring import FairGate, gap_within, of
@@ -277,6 +277,19 @@ def test_a_composition_that_decides_otherwise_is_refused(kind: type[ComposedPoli
     """What a theorem of a gate says is about the composition that ships."""
     with pytest.raises(ValueError, match=kind.__name__):
         subject("mine", kind("mine", LongestPrefix(), Allowance()))
+
+
+@attrs.frozen
+class OwnFastPath(DeficitGate):
+    """Lets a client go on for any number of steps."""
+
+    fast: ClassVar[dict[str, Kernel]] = {**DeficitGate.fast, "stays": lambda o, q, charge: q + q + charge}
+
+
+def test_a_shipped_gate_with_data_of_an_authors_is_refused() -> None:
+    """A value of a name that the library reads runs beside what was proved, as a method does."""
+    with pytest.raises(ValueError, match=r"OwnFastPath\.fast"):
+        subject("mine", ComposedPolicy("mine", LongestPrefix(), OwnFastPath()))
 
 
 @attrs.frozen

@@ -5,7 +5,6 @@ its constants rest on.  That holds only for the parts that were proved about: a 
 shipped gate or of the composition brings claims of its own (a `claims` function) or has none.
 """
 
-import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
@@ -29,7 +28,7 @@ from fairsched.policies.gates import (
 from fairsched.policies.guarantees import SECONDS_THEOREMS
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
-from fairsched.verify.authoring import FairGate, made_by_python, undeclared
+from fairsched.verify.authoring import FairGate, ships, undeclared
 from fairsched.verify.conformance import differing_plans
 from fairsched.verify.logic import impurities
 from fairsched.verify.proofs import SUITE, claims_of
@@ -179,7 +178,7 @@ def _refuse_impure(name: str, policy: ComposedPolicy) -> None:
     kinds = (type(policy.order), type(policy.batching))
     if found := next((problem for kind in kinds for problem in impurities(kind)), ""):
         raise ValueError(f"{name}: {found}")
-    if not all(map(_ships, kinds)) and (found := differing_plans(policy)):
+    if not all(map(ships, kinds)) and (found := differing_plans(policy)):
         raise ValueError(f"{name} decides by something outside its state: {found}")
 
 
@@ -196,7 +195,7 @@ def _routing(name: str, router: AnyClusterPolicy) -> Subject:
     )
     proved = mro[max(listing, shipped)]
     if router.theorems:
-        _refuse_overridden(name, _redefined(type(router), proved))
+        _refuse_overridden(name, undeclared(type(router), proved))
     return Subject(name, SUITE, founded(SUITE, router.theorems), router=router, broken=router.broken_assumptions)
 
 
@@ -219,38 +218,10 @@ def _unlisted() -> Iterator[Theorem]:
 def overridden(kind: type) -> list[str]:
     """Return the methods of a class that was proved about which this class of policies or gates defines anew."""
     proved = next((base for base in kind.__mro__ if base in _PROVED), None)
-    return [f"every method of {kind.__name__}"] if proved is None else _redefined(kind, proved)
-
-
-def _redefined(kind: type, proved: type) -> list[str]:
-    return [
-        f"{between.__name__}.{name}"
-        for between in kind.__mro__[: kind.__mro__.index(proved)]
-        for name, value in vars(between).items()
-        if _is_another(between, name, value, proved)
-    ]
-
-
-def _is_another(kind: type, name: str, value: object, proved: type) -> bool:
-    """Whether a member may do something else than was proved: a method that ours has, or any of an author's class."""
-    if not _ships(kind):
-        return not made_by_python(name, value) if name.startswith("_") else _is_method(value)
-    if name.startswith("__") or not hasattr(proved, name):
-        return False
-    return _is_method(value) or _is_method(getattr(proved, name))
+    return [f"every method of {kind.__name__}"] if proved is None else undeclared(kind, proved)
 
 
 def _refuse_overridden(name: str, methods: list[str]) -> None:
     if methods:
         listed = ", ".join(sorted(methods))
         raise ValueError(f"{name} overrides {listed}: it inherits no theorem, and has no `claims` of its own")
-
-
-def _ships(kind: type) -> bool:
-    """Whether a class is this package's: found there by its name, since an author can write any `__module__`."""
-    ours = kind.__module__.partition(".")[0] == __package__.partition(".")[0]
-    return ours and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
-
-
-def _is_method(value: object) -> bool:
-    return callable(value) or isinstance(value, property | classmethod | staticmethod)
