@@ -81,11 +81,11 @@ class GateGuarantee(Guarantee):
         if pace is None or self.no_wait(limits, latency):
             return None
         rates, longest, short_steps = gate.charging.rates, (limits.prompt_tokens_max, limits.output_tokens_max), 0
-        terms, own_cost = bound_terms(gate, clients, limits), None
+        terms, own_cost, said_by = bound_terms(gate, clients, limits), None, sec.TURNS
+        if isinstance(gate, gates.InBatchGate | gates.CounterGate) and len({*terms}) > 1:
+            return None
         if isinstance(gate, gates.InBatchGate):
-            f = terms[0] if terms else gates.BoundTerms(1, 1)
-            if {*terms} - {f}:
-                return None
+            f, said_by = terms[0] if terms else gates.BoundTerms(1, 1), sec.PAUSED
             batch = charge_max_optimistic(rates, 0, limits.output_tokens_max, pace.running)
             own = min(batch, limits.charge_max(rates, limits.kv_capacity_tokens))
             turns, in_flight, own_cost = sec.paused_costs(len(terms), f.quantum, f.charge_max, own)
@@ -94,9 +94,10 @@ class GateGuarantee(Guarantee):
             # Where outputs are short, places in the batch bound what may be charged sooner than memory (U-optimistic).
             batch = charge_max_optimistic(rates, *longest, pace.running)
             terms = tuple(attrs.evolve(each, charge_max=min(each.charge_max, batch)) for each in terms)
-            turns, in_flight = sec.wait_costs(terms)
+            turns, in_flight = _wait_costs(gate, terms)
+            said_by = sec.COUNTED if isinstance(gate, gates.CounterGate) else said_by
         curve = sec.worker_curve(pace, rates, limits.prompt_tokens_max, short_steps)
-        return sec.WorstWait(turns, in_flight, curve, pace, *longest, own_cost)
+        return sec.WorstWait(turns, in_flight, curve, pace, *longest, own_cost, said_by)
 
     def limited_wait(self, clients: int, limits: Limits, latency: LatencyModel) -> sec.LimitedWait | None:
         """T-limited: limits of arrivals, and the longest time to a first token under them; None where a request may
@@ -267,12 +268,30 @@ def _clients(weights: tuple[int, ...], groups: tuple[Groups, ...]) -> tuple[Clie
 def wait_bound_cost(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Limits) -> int | None:
     """Return the most cost units that a worker charges to all while any one of the clients waits and is not let in.
 
-    Divided by a rate it is a time.  None where the gate does not promise it (`no_wait_cost` says why).  What another
-    client is given back meanwhile (B) comes on top.  O(weights squared).
+    Divided by a rate it is a time.  None where the gate does not promise it (`no_wait_cost` says why), or weights
+    differ under a counter.  What another client is given back meanwhile (B) comes on top.  O(weights squared).
     """
     if no_wait_cost(gate, limits) or isinstance(gate, gates.InBatchGate):
         return None
-    return sum(sec.wait_costs(bound_terms(gate, clients, limits)))
+    terms = bound_terms(gate, clients, limits)
+    return None if isinstance(gate, gates.CounterGate) and len({*terms}) > 1 else sum(_wait_costs(gate, terms))
+
+
+def _wait_costs(gate: gates.AnyGate, terms: tuple[gates.BoundTerms, ...]) -> tuple[int, int]:
+    """Return what is charged in turns of others and for what is in flight, where one of these clients waits."""
+    if isinstance(gate, gates.CounterGate):
+        return sec.counted_costs(len(terms), max((each.charge_max for each in terms), default=0))
+    return sec.wait_costs(terms)
+
+
+_NO_WAIT: dict[Any, str] = {
+    gates.OpenGate: "without a gate other clients may be served for ever",
+    gates.HierarchicalGate: "theorems of trees say how far groups that wait differ, and not what is charged meanwhile",
+    gates.BandGate: "turns inside a band are held in drawn worlds (BAND-within) and not proved",
+    SharesCredit: "a client that waits at one worker may be served at another, and only D2-lag bounds what it lacks",
+    gates.AnyLeasedGate: "credit is on lease: when a client has more of it depends on what other holders charge",
+}
+"""Why a gate promises no wait, the first that fits."""
 
 
 def no_wait_cost(gate: gates.AnyGate, limits: Limits) -> str:
@@ -280,8 +299,11 @@ def no_wait_cost(gate: gates.AnyGate, limits: Limits) -> str:
     if isinstance(gate, gates.InBatchGate) and gates.in_batch.D_PAUSE_LAG in gate.theorems:
         if gate.in_flight_cap_tokens is not None:
             return "a client at its cap holds others back beside pauses"
-    elif gates.deficit.D_A2_WEIGHTED not in gate.theorems:
-        return "T-wait rests on D-A.2-weighted, which is proved of turns by quanta, and not of this gate"
+    elif not {gates.deficit.D_A2_WEIGHTED, gates.counter.V_49_WORKER} & {*gate.theorems}:
+        no_theorem = "neither D-A.2-weighted nor V-4.9-worker is proved of this gate"
+        return next((why for kind, why in _NO_WAIT.items() if isinstance(gate, kind)), no_theorem)
     if th.REJOIN_KEEPS_DEBT in gate.broken_assumptions:
         return "a client that comes back is forgiven its debt"
-    return "credit is shared between workers" if limits.workers > 1 else ""
+    if th.LIFT_ON_JOIN in gate.broken_assumptions:
+        return "a client that comes back keeps what it saved by idling"
+    return _NO_WAIT[SharesCredit] if limits.workers > 1 else ""

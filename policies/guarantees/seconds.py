@@ -118,6 +118,23 @@ T_WAIT_PAUSED = Theorem(
     bound="delay + W s",
     rests_on=("T-curve", "T-refills", "T-first", "T-longest", "T-paused-cost"),
 )
+T_COUNTED_COST = Theorem(
+    "T-counted-cost",
+    "while one of n clients of equal weights waits under the counter gate, (2n - 1) U are charged to all at most",
+    "this library; V-4.9-worker summed over all other clients",
+    (NOTHING_REFUNDED,),
+    bound="(2n - 1) U",
+    rests_on=("V-4.9-worker",),
+)
+T_WAIT_COUNTED = Theorem(
+    "T-wait-counted",
+    "under the counter gate a client that waits is let in within the delay of the worker's service curve and W s, for "
+    "the W of T-counted-cost; its first token and each further one follow as T-wait says",
+    "this library; T-counted-cost on a service curve",
+    (CAPACITY_FLOOR, STEPS_IN_TIME),
+    bound="delay + W s",
+    rests_on=("T-curve", "T-first", "T-longest", "T-counted-cost"),
+)
 T_FIT = Theorem(
     "T-fit",
     "if at most R = min(floor(M / X), k) requests of at most X tokens are under way, any of them has room in M and in "
@@ -136,7 +153,10 @@ T_LIMITED = Theorem(
     rests_on=("T-fit", "T-longest"),
 )
 _STEPS = (T_STEP, T_BATCH, T_PACE, T_CURVE, T_FIRST, T_LONGEST)
-SECONDS_THEOREMS = (*_STEPS, T_WAIT, T_REFILLS, T_PAUSED_COST, T_WAIT_PAUSED, T_FIT, T_LIMITED)
+TURNS: tuple[Theorem, ...] = (T_WAIT,)
+COUNTED, PAUSED = (T_COUNTED_COST, T_WAIT_COUNTED), (T_REFILLS, T_PAUSED_COST, T_WAIT_PAUSED)
+"""What says a wait under a deficit gate, under a counter gate, and inside the batch."""
+SECONDS_THEOREMS = (*_STEPS, *TURNS, *PAUSED, *COUNTED, T_FIT, T_LIMITED)
 
 # --- what a step does and takes ---------------------------------------------------------------------------------------
 
@@ -228,6 +248,12 @@ def paused_costs(clients: int, quantum: int, charge_max: int, own_cost: int) -> 
     return others * quantum, others * (charge_max - 1), clients * own_cost
 
 
+def counted_costs(clients: int, charge_max: int) -> tuple[int, int]:
+    """Return what is charged while a client waits that has been charged no less than others (V-4.9-worker): until they
+    have caught up, and for what is in flight, its own included."""
+    return (clients - 1) * charge_max, clients * charge_max
+
+
 def calls_that_fit(memory_tokens: int, context_tokens: int, running_max: int) -> int:
     """Return how many requests of at most so many tokens always have room."""
     return min(memory_tokens // context_tokens, running_max)
@@ -259,16 +285,17 @@ class WorstWait:
     own_cost: int | None = None
     """Under a gate that pauses: what is charged on account of the client's own requests in flight.  Then no end of a
     request is promised."""
+    said_by: tuple[Theorem, ...] = TURNS
 
     @property
     def theorem(self) -> Theorem:
         """The theorem that says it."""
-        return self.theorems[-1]
+        return self.said_by[-1]
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:
         """The theorem that says it, after those that it rests on here."""
-        return (*_STEPS, *((T_WAIT,) if self.own_cost is None else (T_REFILLS, T_PAUSED_COST, T_WAIT_PAUSED)))
+        return (*_STEPS, *self.said_by)
 
     @property
     def dear_outputs(self) -> int:

@@ -76,7 +76,7 @@ def test_what_is_wrong_is_said(arguments: list[str], said: str, refused: Refused
     assert said in refused("tune", "demo", *arguments)
 
 
-@pytest.mark.parametrize("policy", ["fcfs+deficit", "vtc"])
+@pytest.mark.parametrize("policy", ["fcfs+deficit", "fcfs+bands"])
 def test_promise_says_what_the_parts_add_up_to(
     policy: str, figures: Figures, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,9 +85,9 @@ def test_promise_says_what_the_parts_add_up_to(
     said = figures(*arguments)
     shown = capsys.readouterr().out.replace("\n", " ")
     assert f"{said['gap_bound']:,} cost units" in shown
-    if policy == "vtc":
+    if policy == "fcfs+bands":
         assert said["wait_ns"] is None
-        assert "nothing is promised in seconds, since T-wait rests on D-A.2-weighted, which is" in shown
+        assert "nothing is promised in seconds, since turns inside a band are held in drawn worlds" in shown
         return
     assert sum(said["parts_ns"].values()) == said["completion_ns"] > said["first_token_ns"] > said["wait_ns"] > 0
     assert f"Let in after at most {said['wait_ns'] / 1e9:,.3f} s" in shown

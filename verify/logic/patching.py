@@ -125,6 +125,14 @@ def changed(kind: type[Kind], method: str, old: str, new: str) -> type[Kind]:
     return made
 
 
+def reworded(function: Any, old: str, new: str) -> Any:
+    """Return a function of a module where, in its text, `old` reads `new`, which occurs there exactly once."""
+    name = function.__name__
+    names = dict(function.__globals__)
+    _execute(_replaced(name, inspect.getsource(function), old, new), name, names)
+    return names[name]
+
+
 def with_names(function: Any, **names: Any) -> Any:
     """Return the function, for which these global names and builtins mean something else."""
     made = FunctionType(function.__code__, {**function.__globals__, **names})

@@ -156,9 +156,9 @@ def test_the_bound_by_hand() -> None:
     assert bound(4, 1) == 198 + 2 * 40 + 198 + 4 * 198
 
 
-@pytest.mark.parametrize("policy", ["vtc", "fcfs", "dlpm-printed"])
+@pytest.mark.parametrize("policy", ["fcfs", "dlpm-hierarchical", "dlpm-printed"])
 def test_what_is_not_proved_is_not_promised(policy: str) -> None:
-    """Without quanta, or where who comes back is forgiven its debt, there is no bound."""
+    """Without a gate, of a tree, or where a client that comes back is forgiven its debt, there is no bound."""
     local = LOCAL_POLICIES[policy]
     clients = (Client(0, "a"), Client(1, "b"))
     assert wait_bound_cost(local.gate, clients, local.guarantee.limits(100, 20)) is None

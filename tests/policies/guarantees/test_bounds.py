@@ -26,6 +26,7 @@ from fairsched.policies.base import Limits
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import (
     AnyGate,
+    BandGate,
     BoundedGate,
     CounterGate,
     DeficitGate,
@@ -304,10 +305,12 @@ def test_nothing_is_promised_of_an_authors_gate_once_weights_change() -> None:
 
 
 def test_no_wait_is_promised_where_debts_move_or_are_forgiven() -> None:
-    """Without quanta, under the printed rule, and shared credit."""
+    """Under the printed rules, shared credit, and a counter with weights that differ."""
     two = clients([1, 1])
-    assert wait_bound_cost(DeficitGate(), two, LIMITS) is not None
-    for gate in (CounterGate(), DeficitGate(rejoin="reset")):
+    for gate in (DeficitGate(), CounterGate()):
+        assert wait_bound_cost(gate, two, LIMITS) is not None
+    assert wait_bound_cost(CounterGate(), clients([1, 2]), LIMITS) is None
+    for gate in (CounterGate(lift="none"), DeficitGate(rejoin="reset")):
         assert wait_bound_cost(gate, two, LIMITS) is None
     assert wait_bound_cost(DeficitGate(), two, attrs.evolve(LIMITS, workers=2)) is None
 
@@ -336,8 +339,12 @@ def test_waits_in_time_rest_on_what_is_there() -> None:
         assert worst(gate, skips=True).pace.least == 1
         assert worst(gate, displaces=True) is None
         assert worst(gate, limits=attrs.evolve(small, outputs_reserved=False)) is None
-    others: tuple[AnyGate, ...] = (CounterGate(), OpenGate(), HierarchicalGate(), DeficitGate(rejoin="reset"))
-    assert [worst(other) for other in others] == [None] * 4
+    others: tuple[AnyGate, ...] = (CounterGate(lift="none"), OpenGate(), HierarchicalGate(), BandGate())
+    assert [worst(other) for other in (*others, DeficitGate(rejoin="reset"))] == [None] * 5
+    shared = (*others, GlobalDeficitGate())
+    whys = {GateGuarantee(other, Chunked(max_batched_tokens=20), False).no_wait(small, LATENCY) for other in shared}
+    assert len(whys - {""}) == 5
+    assert worst(CounterGate()).theorem.id == "T-wait-counted"
     guarantee = GateGuarantee(capped, Chunked(max_batched_tokens=20), False)
     assert guarantee.promise(two, small).wait_theorems == ()
     assert guarantee.promise(two, small, LATENCY).wait_theorems == (T_WAIT.id,)

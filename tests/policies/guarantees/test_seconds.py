@@ -19,11 +19,11 @@ from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Workload
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.gates import BoundTerms, DeficitGate, InBatchGate
+from fairsched.policies.gates import BoundTerms, CounterGate, DeficitGate, InBatchGate
 from fairsched.policies.guarantees import Pace, WorstWait, seconds
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
-from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, with_parameters
+from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, parameters, with_parameters
 from fairsched.verify.conformance.strategies import workloads
 
 CLIENTS = (Client(0, "f"), Client(1, "g"))
@@ -125,7 +125,7 @@ def test_no_first_token_comes_later_than_limits_of_arrivals_allow(name: str, wor
     assert max(spans_ns, default=0) <= steps * seconds.longest_step_ns(pace)
 
 
-@pytest.mark.parametrize("name", ["fcfs+deficit", "dlpm", "fcfs+in-batch", "dlpm-in-batch"])
+@pytest.mark.parametrize("name", ["fcfs+deficit", "dlpm", "fcfs+in-batch", "dlpm-in-batch", "vtc"])
 @given(
     workload=workloads(),
     quantum=st.integers(1, 30),
@@ -139,12 +139,15 @@ def test_no_run_waits_longer_than_its_bound(
     """Of any workload: each wait until an admission, each first token after it and each end is within its bound, and
     the worker keeps its service curve; or nothing is promised, since decoding may spend the budget."""
     chosen = {"quantum": quantum, "in_flight_cap_tokens": cap, "max_batched_tokens": budget, "max_running": running}
-    policy = with_parameters(local_policy(name), {key: str(value) for key, value in chosen.items()})
+    shipped = local_policy(name)
+    known = parameters(shipped)
+    policy = with_parameters(shipped, {key: str(value) for key, value in chosen.items() if key in known})
     assert isinstance(policy, ComposedPolicy)
     limits = limits_for(policy, workload, 40)
     worst = policy.guarantee.worst_wait(workload.clients, limits, SMALL)
     unequal = len({client.weight for client in workload.clients}) > 1
-    unsaid = isinstance(policy.gate, InBatchGate) and (cap != "none" or unequal)
+    paused, counted = isinstance(policy.gate, InBatchGate), isinstance(policy.gate, CounterGate)
+    unsaid = (unequal and (paused or counted)) or (paused and cap != "none")
     assert (worst is None) is (running > budget or unsaid)
     if worst is None:
         return
@@ -286,6 +289,7 @@ def test_each_number_is_the_one_of_its_theorem(
     assert short == 1 + (prompt - 1) // output
     assert seconds.worker_curve(pace, Rates(input_rate, output_rate), prompt, short).delay_ns == delay + c * short
     assert seconds.paused_costs(k, output, prompt, cost) == (2 * (k - 1) * output, 2 * (k - 1) * (prompt - 1), k * cost)
+    assert sum(seconds.counted_costs(k, cost)) == (2 * k - 1) * cost
     steps = 1 + ceil(Fraction(prompt - 1, budget - k + 1))
     assert seconds.prefill_steps(prompt, budget, k) == steps
     turns = cost // 3

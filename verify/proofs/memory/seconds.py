@@ -15,8 +15,17 @@ from fairsched.model.pricing import price
 from fairsched.model.service import ServiceCurve
 from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, QUANTUM_POSITIVE, STEPS_IN_TIME
 from fairsched.policies.batching import chunks_of
-from fairsched.policies.guarantees import Pace
-from fairsched.verify.logic import ArithmeticClaim, Bug, Condition, Functions, Shown, arithmetic, at_least, with_names
+from fairsched.verify.logic import (
+    ArithmeticClaim,
+    Bug,
+    Condition,
+    Functions,
+    Shown,
+    arithmetic,
+    at_least,
+    reworded,
+    with_names,
+)
 from fairsched.verify.proofs.kernels import in_batch, seconds
 
 _PACE = ("c", "k_e", "k_q", "B", "k", "m")
@@ -320,16 +329,27 @@ def paused_cost(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
 
 
 @arithmetic(
-    seconds.T_WAIT_PAUSED,
-    ("charged", "W", "delay_ns", "ns", "cost", "t", "longest", "steps", "first", "taken"),
-    *at_least(1, "cost"),
-    *at_least(0, "ns", "longest"),
-    Condition(lambda w: w.charged <= w.W),
-    Condition(lambda w: w.cost * (w.t - w.delay_ns) <= w.ns * w.charged, CAPACITY_FLOOR),
-    Condition(lambda w: w.steps <= w.first),
-    Condition(lambda w: w.taken <= w.steps * w.longest, STEPS_IN_TIME),
+    seconds.T_COUNTED_COST,
+    ("n", "U", "R_f", "W_f", "W_g", "each", "back", "others"),
+    *at_least(1, "U"),
+    Condition(lambda w: w.n >= 2),
+    Condition(lambda w: w.back <= 0, NOTHING_REFUNDED),
+    Condition(lambda w: (w.W_f <= w.R_f + w.back) & (w.R_f <= w.U)),
+    Condition(lambda w: w.each == w.W_f + 2 * w.U - w.R_f),
+    Condition(lambda w: (w.W_g <= w.each) & (w.others <= (w.n - 2) * w.each)),
+    attained=lambda: (3 * 7, sum(seconds.counted_costs(2, 7))),
 )
-def wait_paused(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+def counted_cost(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """While f is not let in it is charged W_f, for what was in flight, R_f; by V-4.9-worker g is charged W_g, at most
+    `each`, and n - 2 others together `others`."""
+    return {
+        "each at most that": w.each <= 2 * w.U,
+        "all others": (w.n - 2) * (2 * w.U - w.each) >= 0,
+        "in all": w.W_f + w.others + w.W_g <= sum(functions.counted_costs(w.n, w.U)),
+    }
+
+
+def _on_curve(w: SimpleNamespace) -> Shown:
     """At most W are charged to all while f waits, for a time t; its first token follows after `steps` steps."""
     until = ServiceCurve.time_ns(w, w.W)  # type: ignore[arg-type]
     return {
@@ -339,6 +359,21 @@ def wait_paused(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
         "the longest steps": w.longest * (w.first - w.steps) >= 0,
         "the first token": w.t + w.taken <= until + w.first * w.longest,
     }
+
+
+wait_paused, wait_counted = (
+    arithmetic(
+        theorem,
+        ("charged", "W", "delay_ns", "ns", "cost", "t", "longest", "steps", "first", "taken"),
+        *at_least(1, "cost"),
+        *at_least(0, "ns", "longest"),
+        Condition(lambda w: w.charged <= w.W),
+        Condition(lambda w: w.cost * (w.t - w.delay_ns) <= w.ns * w.charged, CAPACITY_FLOOR),
+        Condition(lambda w: w.steps <= w.first),
+        Condition(lambda w: w.taken <= w.steps * w.longest, STEPS_IN_TIME),
+    )(_on_curve)
+    for theorem in (seconds.T_WAIT_PAUSED, seconds.T_WAIT_COUNTED)
+)
 
 
 # --- limits of arrivals -----------------------------------------------------------------------------------------------
@@ -394,81 +429,52 @@ def limited(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
 
 def claims() -> tuple[ArithmeticClaim, ...]:
     """Return the claims about the functions."""
-    texts = (step, batch, pace, curve, refills, first, longest, wait, paused_cost, wait_paused, fit, limited)
-    return tuple(text() for text in texts)
+    waits = (wait, paused_cost, wait_paused, counted_cost, wait_counted)
+    return tuple(text() for text in (step, batch, pace, curve, refills, first, longest, *waits, fit, limited))
 
 
 def bugs() -> tuple[Bug, ...]:
-    """Small errors that have to be found."""
-    return (
-        Bug("prompts take no time", step(pace_on=_free_prompts)),
-        Bug("context is forgotten", step(step_ns_max=lambda p, n, rows: p.constant_ns + p.token_ns * n)),
-        Bug("one more runs than must", batch(least_batch=lambda m, x, k: seconds.least_batch(m, x, k) + 1)),
-        Bug("a batch is rounded up", batch(least_batch=lambda m, x, k: max(min(-(-m // x), k), 1))),
-        Bug("a step's constant is shared by all that may run", pace(output_ns=_shared_by_all)),
-        Bug("a prompt has no share of the step", pace(input_ns=lambda p: p.token_ns)),
-        Bug("the step under way is forgotten", curve(worker_curve=_without_step)),
-        Bug("prompts begun are forgotten", curve(worker_curve=_none_begun)),
-        Bug("the faster of two rates", curve(worker_curve=_faster)),
-        Bug("the budget is the prompt's alone", first(prefill_steps=lambda e, b, k: -(-e // b))),
-        Bug("the longest step decodes nothing", longest(longest_step_ns=_prompts_alone)),
-        Bug("short steps are forgotten", curve(worker_curve=_no_short_steps)),
-        Bug("the last refill is forgotten", refills(refills_max=lambda q, u: (u - 1) // q)),
-        Bug("a client is behind by a quantum", paused_cost(paused_costs=_one_quantum)),
-        Bug("what runs of its own is charged once", paused_cost(paused_costs=_own_once)),
-        Bug("the step under way is not waited for", limited(limited_steps=lambda e, b, r: (b + e - 1) // (e - r))),
-        Bug("what comes meanwhile is forgotten", limited(limited_steps=lambda e, b, _: 1 + (b + e - 1) // e)),
-        Bug("a debt costs no rounds", wait(turns_cost=lambda q_f, u_f, q_g: 2 * q_g)),
-        Bug("the last round is forgotten", wait(turns_cost=lambda q_f, u_f, q_g: q_g + q_g * (u_f - 1) // q_f)),
+    """Small errors that have to be found: each a text that is read in place of another, once in the named function."""
+    return tuple(
+        Bug(name, text(**{function: reworded(getattr(seconds, function), old, new)}))
+        for name, text, function, old, new in (
+            ("prompts take no time", step, "pace_on", "line.prefill_token_ns", "0"),
+            ("context is forgotten", step, "step_ns_max", "+ pace.row_ns * rows", ""),
+            ("one more runs than must", batch, "least_batch", "max(min(-(-(", "max(min(1-(-("),
+            ("a batch is rounded up", batch, "least_batch", "memory_tokens - context_tokens + 1", "memory_tokens"),
+            ("a step's constant is shared by all that may run", pace, "output_ns", "pace.least", "pace.running"),
+            ("a prompt has no share of the step", pace, "input_ns", "(-pace.constant_ns // pace.step_tokens)", "0"),
+            ("the step under way is forgotten", curve, "worker_curve", "(1 + short_steps)", "short_steps"),
+            ("short steps are forgotten", curve, "worker_curve", "(1 + short_steps)", "1"),
+            ("prompts begun are forgotten", curve, "worker_curve", "begun_tokens(pace, prompt_tokens_max)", "0"),
+            ("the faster of two rates", curve, "worker_curve", ">=", "<"),
+            (
+                "the budget is the prompt's alone",
+                first,
+                "prefill_steps",
+                "step_tokens - running_max + 1",
+                "step_tokens",
+            ),
+            ("the longest step decodes nothing", longest, "longest_step_ns", "* pace.running", "* 0"),
+            ("the last refill is forgotten", refills, "refills_max", "return 1 +", "return"),
+            (
+                "a client is behind by a quantum",
+                paused_cost,
+                "paused_costs",
+                "others * quantum",
+                "(clients - 1) * quantum",
+            ),
+            ("what runs of its own is charged once", paused_cost, "paused_costs", "clients * own_cost", "own_cost"),
+            (
+                "what is in flight is charged to others only",
+                counted_cost,
+                "counted_costs",
+                "clients * charge",
+                "(clients - 1) * charge",
+            ),
+            ("the step under way is not waited for", limited, "limited_steps", "1 +", "0 +"),
+            ("what comes meanwhile is forgotten", limited, "limited_steps", "(share - step_tokens)", "share"),
+            ("a debt costs no rounds", wait, "turns_cost", "+ quantum_g *", "+ 0 *"),
+            ("the last round is forgotten", wait, "turns_cost", "2 * quantum_g", "quantum_g"),
+        )
     )
-
-
-def _free_prompts(line: Any, *rest: Any) -> Any:
-    return seconds.pace_on(SimpleNamespace(**{**vars(line), "prefill_token_ns": 0}), *rest)
-
-
-def _shared_by_all(of: Pace) -> Any:
-    return of.row_ns - (-of.constant_ns // of.running)
-
-
-# A proof says what these names mean in the curve's text.
-input_ns, output_ns, begun_tokens = seconds.input_ns, seconds.output_ns, seconds.begun_tokens
-
-
-def _one_quantum(n: Any, quantum: Any, charge: Any, own: Any) -> Any:
-    return (n - 1) * quantum, 2 * (n - 1) * (charge - 1), n * own
-
-
-def _own_once(n: Any, quantum: Any, charge: Any, own: Any) -> Any:
-    return 2 * (n - 1) * quantum, 2 * (n - 1) * (charge - 1), own
-
-
-def _without_step(of: Any, rates: Any, longest_prompt: Any, _short: Any) -> Any:
-    delay_ns = input_ns(of) * begun_tokens(of, longest_prompt)
-    if output_ns(of) * rates.input >= input_ns(of) * rates.output:
-        return ServiceCurve(delay_ns, output_ns(of), rates.output)
-    return ServiceCurve(delay_ns, input_ns(of), rates.input)
-
-
-def _no_short_steps(of: Any, rates: Any, longest_prompt: Any, _short: Any) -> Any:
-    delay_ns = of.constant_ns + input_ns(of) * begun_tokens(of, longest_prompt)
-    if output_ns(of) * rates.input >= input_ns(of) * rates.output:
-        return ServiceCurve(delay_ns, output_ns(of), rates.output)
-    return ServiceCurve(delay_ns, input_ns(of), rates.input)
-
-
-def _none_begun(of: Any, rates: Any, _longest_prompt: Any, _short: Any) -> Any:
-    if output_ns(of) * rates.input >= input_ns(of) * rates.output:
-        return ServiceCurve(of.constant_ns, output_ns(of), rates.output)
-    return ServiceCurve(of.constant_ns, input_ns(of), rates.input)
-
-
-def _faster(of: Any, rates: Any, longest_prompt: Any, _short: Any) -> Any:
-    delay_ns = of.constant_ns + input_ns(of) * begun_tokens(of, longest_prompt)
-    if output_ns(of) * rates.input < input_ns(of) * rates.output:
-        return ServiceCurve(delay_ns, output_ns(of), rates.output)
-    return ServiceCurve(delay_ns, input_ns(of), rates.input)
-
-
-def _prompts_alone(of: Any) -> Any:
-    return seconds.step_ns_max(of, of.step_tokens, 0)
