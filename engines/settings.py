@@ -17,6 +17,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from fairsched.model.serialization import parse
+
 Schema = dict[str, Any]
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -53,8 +55,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_settings(path: Path, kind: type[S]) -> S:
     """Return the settings in a TOML file.  Raises `ConfigError`, or `OSError` for a file that cannot be read."""
     try:
-        document = msgspec.toml.decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        document = parse(path.read_bytes(), "TOML")
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
     return made(kind, document, str(path))
 

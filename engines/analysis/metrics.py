@@ -212,7 +212,7 @@ class Run:
     `predictor` is the predictor of outputs (None: predictions of
     the workload, if any), and `rate_scale` how much faster than the workload's own rate requests came.
     `organisations` is there where clients are in groups, `programs` where calls belong to some.  `requests` is what
-    became of each request, as columns.
+    became of each request, as columns, and `refusal` why the first that was rejected was.
     """
 
     __repr__ = short_repr
@@ -243,6 +243,7 @@ class Run:
     moves: Mapping[str, int] = attrs.field(factory=dict)
     predictor: str | None = None
     rate_scale: float = 1.0
+    refusal: str | None = None
     organisations: ByOrganisation | None = None
     programs: Programs | None = None
     requests: service.Table = attrs.field(factory=dict, eq=False, repr=False)

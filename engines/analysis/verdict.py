@@ -59,7 +59,7 @@ def _judged(runs: Sequence[Named]) -> str:
     figures = [(safe_text(label), others_wait_us(run), run.measures.throughput_rps) for label, run in runs]
     known = [(label, wait, rps or 0.0) for label, wait, rps in figures if wait is not None]
     if not known:
-        return "No request had a first token."
+        return f"No request had a first token: {runs[0][1].refusal or 'none was rejected'}."
     flood = largest_client(runs[0][1])
     whose = "requests" if flood is None else f"the clients beside {who(runs[0][1].names[flood])}"
     shortest = min(wait for _, wait, _ in known)

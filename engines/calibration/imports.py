@@ -9,7 +9,6 @@
 All are under MIT or Apache-2.0.  What a profile leaves out is said in the model's source.
 """
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -40,6 +39,7 @@ from fairsched.model.machine import (
     by_formula,
     check,
 )
+from fairsched.model.serialization import parse
 
 Format = Literal["llmservingsim", "vidur", "splitwise-sim", "distserve", "aiconfigurator"]
 
@@ -252,9 +252,9 @@ def _capacity(machine: Machine) -> int:
 def _distserve(path: str, machine: Machine) -> LatencyModel:
     """Milliseconds: a + b n + c n^2 for a prompt, a + b context + c requests for decodes of few and of many."""
     try:
-        profiles = json.loads(Path(path).read_text())
+        profiles = parse(Path(path).read_bytes(), "JSON")
     except ValueError as error:
-        raise TableError(f"{path}: no JSON: {error}") from None
+        raise TableError(f"{path}: {error}") from None
     named = next((name for name in profiles if name.rpartition("/")[2] == machine.model), None)
     if named is None:
         raise TableError(f"{path}: no profile of {machine.model}, but of {', '.join(profiles)}")

@@ -20,7 +20,7 @@ from fairsched.engines.serving import ServingLog
 from fairsched.engines.simulation import Progress, simulate_events
 from fairsched.engines.torch import Llama, TorchSpec
 from fairsched.engines.workloads import at_rate
-from fairsched.model.machine import EngineFacts, LatencyModel, PresetError, decoded
+from fairsched.model.machine import EngineFacts, LatencyModel, decoded
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, local_policy, parameters, with_parameters
@@ -92,7 +92,7 @@ class Workbench:
         """Return the latency model of a preset that was measured on this engine; raises `ValueError` for another's."""
         try:
             document = decoded(preset.read_bytes())
-        except PresetError as error:
+        except ValueError as error:
             raise ValueError(f"{preset}: {error}") from None
         if document.engine is None:
             raise ValueError(f"{preset} does not say which engine was measured")

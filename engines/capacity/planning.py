@@ -14,7 +14,7 @@ import attrs
 from fairsched.engines import simulation
 from fairsched.engines.analysis import Measures, time
 from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
-from fairsched.engines.capacity.sizing import Sizing, fewest, measured
+from fairsched.engines.capacity.sizing import Sizing, fewest, largest_need, measured
 from fairsched.engines.workloads import WorkerSpec
 from fairsched.model import short_repr
 from fairsched.model.machine import DEFAULT_PRESET, LatencyModel
@@ -191,6 +191,7 @@ def plan(
     if not workload.jobs:
         raise ValueError("the workload has no requests")
     options = tuple(_option(size, workload, slo) for size in sizes or worker_sizes([DEFAULT_PRESET]))
+    largest_need(workload, max(option.size.spec.capacity for option in options))
     serving = [(option.figures.tokens_per_s, option) for option in options if option.figures is not None]
     if not serving:
         raise ValueError(

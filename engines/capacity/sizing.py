@@ -45,6 +45,14 @@ def measured(
     return measure
 
 
+def largest_need(workload: Workload, capacity: int) -> int:
+    """Return the most KV tokens that a request needs; raises `ValueError` where no request fits a worker."""
+    needs = [job.request.prompt.tokens + job.request.max_output_tokens for job in workload.jobs]
+    if min(needs, default=0) > capacity:
+        raise ValueError(f"every request needs more than the {capacity} KV tokens that a worker has")
+    return max(needs, default=1)
+
+
 def fewest(measure: Measure, attainment: float, *, at_least: int = 1, at_most: int = 64) -> Sizing:
     """Return the fewest workers from `at_least` to `at_most` with this attainment, if attainment rises with workers."""
     if not 1 <= at_least <= at_most:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fairsched.engines.capacity.point import PointRun, TunedPoint, WaitOf
 from fairsched.engines.capacity.quantum import STEP_TOKENS, Quanta, Traffic, fitting
-from fairsched.engines.capacity.sizing import last_place
+from fairsched.engines.capacity.sizing import largest_need, last_place
 from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, run_tasks, tell
 from fairsched.model import short_repr
 from fairsched.model.request import Workload
@@ -151,16 +151,13 @@ def tune(
     routing = fit.router_params if router == D2LPM.name else {}
     if not (sizes := quanta_for(*quanta)):
         raise ValueError(f"--quanta: there is no power of two from {quanta[0]} to {quanta[1]}")
-    needs = [job.request.prompt.tokens + job.request.max_output_tokens for job in workload.jobs]
-    if min(needs, default=0) > cluster.capacity:
-        raise ValueError(f"every request needs more than the {cluster.capacity} KV tokens that a worker has")
 
     def told(what: str, ended: int) -> None:
         if progress is not None:
             progress(what, ended, len(workload.jobs))
 
     same = PointRun(workload, cluster, policy, params, router, routing, wait_of, rate)
-    caps = caps_for(cluster.capacity, max(needs, default=1)) if capped else [None]
+    caps = caps_for(cluster.capacity, largest_need(workload, cluster.capacity)) if capped else [None]
     chains = [_Chain(same, cap, sizes, max_wait_ns / 1e3) for cap in caps] if ray or jobs > 1 else []
     done = run_tasks(
         _Chain.points,
@@ -189,7 +186,7 @@ def fitting_to(
 ) -> Quanta:
     """Return the quanta that fit a workload under a policy with a deficit gate; nothing is simulated.
 
-    Raises `ValueError` for a policy without quantum and cap.
+    Raises `ValueError` for a policy without quantum and cap, or if no request fits a worker.
 
     >>> from fairsched.engines.workloads import generate
     >>> fitting_to(generate("long-context-qa", clients=2, documents=2), Cluster()).quantum > 40_000
@@ -201,6 +198,7 @@ def fitting_to(
             f"policy {policy!r} has no quantum and in-flight cap: choose one with a deficit gate, "
             "as dlpm or fcfs+deficit"
         )
+    largest_need(workload, cluster.capacity)
     steps = parameters(known).get("max_batched_tokens")
     return fitting(
         Traffic.of(workload.jobs),

@@ -17,8 +17,8 @@ from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.engines.workloads import Change, Join, KvLink, WorkerSpec, described, rate_cautions
 from fairsched.model import short_repr
-from fairsched.model.events import Event
-from fairsched.model.machine import DEFAULT_PRESET, GPUS, PRESETS, LatencyModel, PresetError, check, decoded, preset
+from fairsched.model.events import Event, Rejected
+from fairsched.model.machine import DEFAULT_PRESET, GPUS, PRESETS, LatencyModel, check, decoded, preset
 from fairsched.model.request import Workload
 from fairsched.model.service import Tables
 from fairsched.model.worker import WorkerState
@@ -57,7 +57,7 @@ def latency_model(name: str | LatencyModel) -> LatencyModel:
     if name.endswith(".json"):
         try:
             document = decoded(Path(name).read_bytes())
-        except PresetError as error:
+        except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         if document.server is not None and not document.server.credible:
             why = "; ".join(document.server.reasons)
@@ -322,7 +322,11 @@ def run_one(
     pending: list[Event] = []
     due = KV_SAMPLE_EVERY
 
+    refusal: str | None = None
+
     def record() -> None:
+        nonlocal refusal
+        refusal = refusal or next((event.reason for event in pending if isinstance(event, Rejected)), None)
         log.record(pending)
         recorder.record(pending)
         pending.clear()
@@ -376,7 +380,9 @@ def run_one(
     needs = [job.request.prompt_tokens + job.request.max_output_tokens for job in workload.jobs]
     notes = (*result.notes, *rate_cautions(workload, len(cluster.specs)))
     notes += run.policy.guarantee.cautions(cluster.capacity, needs)
-    result = attrs.evolve(result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale, notes=notes)
+    result = attrs.evolve(
+        result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale, notes=notes, refusal=refusal
+    )
     if keep is not None:
         keep(result, recorder.trace())
     return result, simulator, complete

@@ -5,7 +5,6 @@ machines by formula, presets of measured ones, and documents.  Read `model` firs
 from fairsched.model.machine.document import (
     EngineFacts,
     PresetDocument,
-    PresetError,
     ServerFacts,
     as_builtins,
     decoded,
@@ -38,7 +37,7 @@ from fairsched.model.machine.presets import DEFAULT_PRESET, PRESETS, preset
 __all__ = [
     "DEFAULT_PRESET", "GPUS", "GRAPH_SIZES", "LINKS", "MODELS", "NOT_VALIDATED", "PRESETS", "PROMPT_TOKENS",
     "AllReduce", "AttentionFormula", "AttentionTable", "DecodePiece", "EngineFacts", "Gpu", "HostTime", "Kernels",
-    "LatencyModel", "Link", "ModelSizes", "Performance", "PresetDocument", "PresetError", "ServerFacts", "Skew",
+    "LatencyModel", "Link", "ModelSizes", "Performance", "PresetDocument", "ServerFacts", "Skew",
     "TimeTable", "as_builtins", "by_formula", "check", "decoded", "encoded", "from_builtins", "gpu_of", "mfu",
     "pipelined", "preset", "preset_document"
 ]  # fmt: skip

@@ -13,15 +13,12 @@ from msgspec import Meta, Struct
 from fairsched.model.machine.kernels import Kernels
 from fairsched.model.machine.model import NOT_VALIDATED, Accelerators, LatencyModel, Positive
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX
+from fairsched.model.serialization import parse
 
 SCHEMA = 1
 """Version of the document; it grows when the meaning of a key changes."""
 
 _Natural = Annotated[int, Meta(ge=0)]
-
-
-class PresetError(ValueError):
-    """A document that is no preset; the message says which key, and why."""
 
 
 class EngineFacts(Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,11 +122,8 @@ def encoded(document: PresetDocument) -> bytes:
 
 
 def decoded(raw: bytes) -> PresetDocument:
-    """Return the document of JSON text.  Raises `PresetError`."""
-    try:
-        return msgspec.json.decode(raw, type=PresetDocument)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PresetError(f"no latency preset: {str(error).replace('`', '')}") from None
+    """Return the document of JSON text.  Raises `ValueError`."""
+    return from_builtins(parse(raw, "JSON"))
 
 
 def as_builtins(latency: LatencyModel) -> dict[str, Any]:
@@ -139,8 +133,8 @@ def as_builtins(latency: LatencyModel) -> dict[str, Any]:
 
 
 def from_builtins(value: object) -> PresetDocument:
-    """Return the document of a table of keys and values.  Raises `PresetError`."""
+    """Return the document of a table of keys and values.  Raises `ValueError`."""
     try:
         return msgspec.convert(value, PresetDocument)
     except msgspec.ValidationError as error:
-        raise PresetError(f"no latency preset: {str(error).replace('`', '')}") from None
+        raise ValueError(f"no latency preset: {str(error).replace('`', '')}") from None

@@ -1,12 +1,13 @@
 """States and configurations as JSON documents and hashes. Read `state` first; `fingerprint` and `code` describe what
-a certificate is about: a configuration, and all code that runs.
+a certificate is about: a configuration, and all code that runs; `documents` reads what people write.
 """
 
 from fairsched.model.serialization.code import changed_code, code_changes, code_sha256
+from fairsched.model.serialization.documents import parse
 from fairsched.model.serialization.fingerprint import configuration, differences, document_sha256
 from fairsched.model.serialization.state import SCHEMA, Derived, StateError, digest, from_json, to_json
 
 __all__ = [
     "SCHEMA", "Derived", "StateError", "changed_code", "code_changes", "code_sha256", "configuration", "differences",
-    "digest", "document_sha256", "from_json", "to_json"
+    "digest", "document_sha256", "from_json", "parse", "to_json"
 ]  # fmt: skip

@@ -240,9 +240,14 @@ def test_bad_arguments_get_one_line_and_status_two(arguments: list[str], expecte
     assert expected in refused(*arguments)
 
 
-def test_a_request_that_fits_no_worker_is_rejected_and_counted(figures: Figures) -> None:
-    """A KV capacity below every prompt rejects all requests, and the run still ends with figures."""
-    for entry in figures(*SMALL, "--kv-capacity-tokens", "100")["runs"]:
+def test_where_no_request_fits_the_status_is_1_and_says_why(
+    figures: Figures, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A KV capacity below every prompt rejects all requests; the run still ends with figures."""
+    found = figures(*SMALL, "--kv-capacity-tokens", "100", status=1)
+    said = "No request had a first token: request 0 needs 3776 tokens, worker 0 holds 100 in all."
+    assert " ".join(capsys.readouterr().out.split()).startswith(said)
+    for entry in found["runs"]:
         # Calls that depend on a rejected call are never sent: they count as cancelled.
         assert entry["rejected"] > 0
         assert entry["finished"] == 0

@@ -37,6 +37,8 @@ def test_plan_says_how_many(figures: Figures, tmp_path: Path, capsys: pytest.Cap
     assert shown.startswith("Simulated: opt-13b-a100 (1 x a100), not held against measurements.")
     assert f"{said['workers']} workers of opt-13b-a100 keep ttft=1 s, tpot=50 ms" in shown
     assert "<svg" in (tmp_path / "index.html").read_text()
+    arguments[-1] = str(said["workers"] - 1)
+    assert figures(*arguments, "--routers", "round-robin", status=1)["workers"] is None
 
 
 @given(ttft_ms=st.integers(1, 300), attainment=st.sampled_from([0.2, 0.5, 0.9, 1.0]), seed=st.integers(0, 9))
@@ -100,6 +102,7 @@ def test_figures_are_for_one_gpu_of_a_worker(
         ([*SLO, "--set", "aladdin.slack=1", "--set", "aladdin.slack=2"], "aladdin.slack is set twice"),
         ([*SLO, "--set", "sal.x=1"], "not among --routers"),
         ([*SLO, "--set", "aladdin.slak=printed"], "did you mean slack"),
+        ([*SLO, "--kv-capacity-tokens", "100"], "every request needs more than the 100 KV tokens"),
         ([*SLO, "--attainment", "2"], "at most 1"),
         ([*SLO, "--predictor", "guess"], "predictor"),
         ([], "--slo"),

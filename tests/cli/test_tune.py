@@ -68,6 +68,7 @@ def test_what_is_proved_is_required(figures: Figures, capsys: pytest.CaptureFixt
         (["--max-wait", "5s", "--quanta", "9-3"], "expected LEAST-MOST"),
         (["--max-wait", "5s", "--quanta", "5-7"], "no power of two"),
         (["--max-wait", "5s", "--set", "quantum=5"], "a parameter that is not tuned"),
+        (["--kv-capacity-tokens", "100"], "every request needs more than the 100 KV tokens"),
         (["--max-wait", "5s", "--kv-capacity-tokens", "100"], "every request needs more than the 100 KV tokens"),
     ],
 )

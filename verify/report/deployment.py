@@ -15,18 +15,17 @@ One TOML or JSON document, every key optional:
     quantum = 8192
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
 import attrs
-import msgspec
 
 from fairsched.model import machine as model_latency
 from fairsched.model import short_repr
 from fairsched.model.request import Client
+from fairsched.model.serialization import parse
 from fairsched.model.theorem import EQUAL_QUANTA, Theorem
 from fairsched.policies.base import Limits
 from fairsched.policies.gates import BoundTerms
@@ -115,12 +114,7 @@ def load(path: Path) -> Deployment:
     """Return the deployment of a TOML or JSON document; raises `ValueError`, naming file and key, for anything else."""
     raw = path.read_bytes()
     try:
-        given: Any = msgspec.json.decode(raw) if path.suffix == ".json" else tomllib.loads(raw.decode())
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise ValueError(f"{path}: not {kind}: {error}") from None
-    try:
-        return read(given, path.parent)
+        return read(parse(raw, "JSON" if path.suffix == ".json" else "TOML"), path.parent)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -7,7 +7,6 @@ and its spans, OpenAI's answers with their `usage`, and most proxies write.
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import attrs
 from fairsched.engines.logs.access.identity import LEVELS, MAPPED
 from fairsched.engines.logs.access.values import UNITS, Unit, is_null
 from fairsched.engines.workloads import TraceError, unknown
+from fairsched.model.serialization import parse
 
 MOMENTS = ("arrival", "first_token", "end")
 DURATIONS = ("queue", "ttft", "latency")
@@ -128,8 +128,8 @@ def read_map(path: Path) -> Columns:
     file that cannot be read.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        document = parse(path.read_bytes(), "TOML")
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     ok = document.pop("ok", [])
     if not isinstance(ok, list):

@@ -139,23 +139,25 @@ def _spread(text: Sequence[str]) -> bool:
 
 def whole(path: Path, lines: Lines, expected: str) -> list[object]:
     """Return the JSON documents that all lines are together, one after the other.  Raises `TraceError`."""
-    text = []
-    for _, line in lines:
+    text = {}
+    for number, line in lines:
         if isinstance(line, TraceError):
             raise line
-        text.append(line)
-    joined = "\n".join(text).strip()
-    try:
+        text[number] = line
+    joined = "\n".join(text.values()).strip()
+    with suppress(msgspec.DecodeError):
         return [msgspec.json.decode(joined)]
-    except msgspec.DecodeError as error:
-        found, at = [], 0
-        with suppress(ValueError):
-            while at < len(joined):
-                document, end = _document(joined, at)
-                found.append(document)
-                at = len(joined) - len(joined[end:].lstrip())
-            return found
-        raise TraceError(path, None, None, expected, str(error)) from None
+    found: list[object] = []
+    at = 0
+    try:
+        while at < len(joined):
+            document, end = _document(joined, at)
+            found.append(document)
+            at = len(joined) - len(joined[end:].lstrip())
+    except json.JSONDecodeError as error:
+        said = f"{error.msg.lower()} at column {error.colno}"
+        raise TraceError(path, [*text][min(error.lineno, len(text)) - 1], None, expected, said) from None
+    return found
 
 
 def json_object(path: Path, number: int, text: str | msgspec.Raw) -> dict[str, object] | TraceError:

@@ -12,9 +12,10 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from inspect import BoundArguments
@@ -105,14 +106,23 @@ def default_text(value: object) -> str | None:
 
 def application() -> "App":
     """Return the command line with all commands, none of which is imported yet."""
-    from cyclopts import App, Parameter
+    from cyclopts import App, CycloptsError, Parameter
     from cyclopts.config import Toml
+
+    from fairsched.model.serialization import parse
+
+    class Settings(Toml):
+        def _load_config(self, path: Path) -> dict[str, Any]:
+            try:
+                return parse(path.read_bytes(), "TOML")  # type: ignore[no-any-return]
+            except ValueError as error:
+                raise CycloptsError(msg=f"{path}: {error}") from None
 
     app = App(
         "fairsched",
         help="Scheduling policies for LLM serving with proved bounds: compare them on your traffic.",
         version=_version,
-        config=Toml(SETTINGS, search_parents=True),
+        config=Settings(SETTINGS, search_parents=True),
         default_parameter=Parameter(negative=(), show_default=default_text),
         help_format="markdown",
         result_action="return_value",

@@ -50,7 +50,7 @@ def test_a_command_reads_the_file_above_and_the_command_line_wins(
         ("[compare]\nseed = true\n", "Invalid value for [seed]: expected a whole number, found 'True'"),
         ("[compare]\naccount = 'cliend'\n", 'Invalid value "cliend" for [account]'),
         ("compare = 1\n", "must be a mapping, but got int"),
-        ("[compare\n", "TOMLDecodeError"),
+        ("[compare\n", "fairsched.toml: line 1, column 9: expected ']'"),
     ],
 )
 def test_what_a_file_gets_wrong_is_one_line(
@@ -59,6 +59,33 @@ def test_what_a_file_gets_wrong_is_one_line(
     """An unknown key, a value that the option does not take and broken TOML are refused."""
     monkeypatch.chdir(settings_of(tmp_path, text))
     assert said in refused(*SMALL)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("gateway {} --check", "bad.toml"),
+        ("gateway --picker {} --check", "bad.toml"),
+        ("audit bad.json --map {}", "bad.toml"),
+        ("advise bad.json --map {}", "bad.toml"),
+        ("verify --config {}", "bad.toml"),
+        ("verify --config {}", "bad.json"),
+        ("compare --latency-model {}", "bad.json"),
+        ("machine import distserve {} --model opt-13b --gpu a100 --out out.json", "bad.json"),
+        ("audit {}", "bad.json"),
+    ],
+)
+def test_malformed_files_are_refused_by_place(
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    """A malformed file is one line, whichever command reads it: its name, line and column, and what is wrong."""
+    monkeypatch.chdir(tmp_path)
+    Path("bad.toml").write_text("# one\nmodel = llama\n")
+    Path("bad.json").write_text('{"a": 1,\n "model": llama}\n')
+    said = refused(*command.format(name).split())
+    where = {"bad.toml": "line 2, column 9: no value stands here", "bad.json": "line 2, column 11: expecting value"}
+    logged = "bad.json, row 2: expected one JSON list, or a JSON object a line, found expecting value at column 11"
+    assert logged in said or f"{name}: {where[name]}" in said
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

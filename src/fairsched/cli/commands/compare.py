@@ -30,6 +30,7 @@ def compare(
     to_frame: Annotated[File | None, Parameter(metavar="DIR|FILE.parquet")] = None,
 ) -> int:
     """Run policies over one workload; lists of policies, routers and parameter values are multiplied.
+    Exits with 1 if no request finished.
 
     Args:
         workload: a trace (Azure, BurstGPT or VTC arena CSV; Mooncake, Qwen-Bailian or our JSONL), or a generated
@@ -78,4 +79,5 @@ def compare(
         part = ", the last one in part" if where["jobs"] == 1 else ""
         print(f"Interrupted: {len(comparison.runs)} runs are shown{part}.", file=sys.stderr)
         return 130
-    return output.unexplained(label for label, run in comparison.named() if run.unexplained)
+    status = output.unexplained(label for label, run in comparison.named() if run.unexplained)
+    return status or (0 if any(run.measures.finished for run in comparison.runs) else 1)

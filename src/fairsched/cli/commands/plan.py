@@ -43,7 +43,7 @@ def plan(
     report: values.Report = None,
 ) -> int:
     """Choose a worker size by Aladdin's equations, then simulate ever more workers of it until enough requests keep
-    their targets, with Aladdin's placement and with other routers.
+    their targets, with Aladdin's placement and with other routers.  Exits with 1 if that many were not found.
 
     Args:
         workload: a trace, or a generated workload
@@ -90,4 +90,4 @@ def plan(
         )
     write_figures(json, found.to_dict())
     show(plan_sheet(found), report, json, (size.spec.latency for size in sizes))
-    return 0
+    return 0 if found.workers is not None else 1
