@@ -6,6 +6,12 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.batch import BatchSummary, order_batch
+    from fairsched.engines.capacity.first_token import (
+        Demand,
+        FirstTokenTuning,
+        PromisedFirstToken,
+        tune_first_token,
+    )
     from fairsched.engines.capacity.highest_rate import (
         DELAY,
         METRICS,
@@ -29,9 +35,9 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan",
-    "Goodput", "Quanta", "RateTrial", "Sheet", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning",
-    "bisected", "fewest", "fitting", "fitting_to", "followed", "goodput", "line",
-    "measured", "nine_slos", "order_batch", "outcomes_of", "plan", "plan_sheet", "slo_text", "trial",
-    "tune", "tuning_sheet", "worker_sizes"
+    "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan", "Demand", "FirstTokenTuning", "Goodput",
+    "PromisedFirstToken", "Quanta", "RateTrial", "Sheet", "Sizing", "SloTarget", "Traffic", "TunedPoint", "Tuning",
+    "bisected", "fewest", "fitting", "fitting_to", "followed", "goodput", "line", "measured", "nine_slos",
+    "order_batch", "outcomes_of", "plan", "plan_sheet", "slo_text", "trial", "tune", "tune_first_token", "tuning_sheet",
+    "worker_sizes"
 ]  # fmt: skip

@@ -361,6 +361,14 @@ class LimitedWait:
     calls: int
     first_token_ns: int
 
+    @property
+    def text(self) -> str:
+        """What a client keeps to."""
+        return (
+            f"each client at most {self.calls:,} requests under way, and of prompts {self.burst_tokens:,} tokens at "
+            f"once and {self.tokens_per_s:,} a second"
+        )
+
 
 _LOAD = 5
 """Prompts may take one part in so many of a worker's time."""

@@ -59,9 +59,38 @@ def test_what_is_proved_is_required(figures: Figures, capsys: pytest.CaptureFixt
     assert "No wait of 100 s is proved in any; the shortest is" in capsys.readouterr().out
 
 
+def test_a_first_token_in_time_is_that_of_the_policy_that_is_named(
+    figures: Figures, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`policies` promises the same of the configuration that `tune` names; where nothing keeps the target the least is
+    said, with the limit to lower and exit status 1."""
+    said = figures("tune", *SMALL, "--first-token", "1min", "--latency-model", "llama-3.1-8b-a100")
+    chosen, demand = said["chosen"], said["demand"]
+    assert chosen["first_token_ns"] <= said["target_ns"] == 60 * 10**9
+    assert f"{chosen['basis']}: {chosen['policy']}" in capsys.readouterr().out
+    longest = ["--prompt-tokens-max", str(demand["prompt_tokens"]), "--max-output-tokens", str(demand["output_tokens"])]
+    given = ["--clients", str(demand["clients"]), "--latency-model", "llama-3.1-8b-a100", *longest]
+    settings = [word for name, value in chosen["params"] for word in ("--set", f"{name}={value}")]
+    assert figures("policies", chosen["policy"], *settings, *given)[KEYS[chosen["basis"]]] == chosen["first_token_ns"]
+    said = figures("tune", *SMALL, "--first-token", "1ms", status=1)
+    assert said["chosen"] is None
+    shown = capsys.readouterr().out.replace("\n", " ")
+    least = min(each["first_token_ns"] for each in said["promised"])
+    assert f"No policy promises it. The least is {least / 1e9:,.3f} s" in shown
+    assert f"Lower the number of {said['lowered'][0]}" in shown
+
+
+KEYS = {
+    "whatever comes": "first_token_ns",
+    "with nothing in flight": "first_token_alone_ns",
+    "under limits of arrivals": "first_token_limited_ns",
+}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--first-token", "5s", "--max-wait", "5s"], "--first-token chooses the policy and what is set: leave out"),
         (["--require", "proved"], "--report and --require are about waits: give --max-wait"),
         (["--policy", "vtc"], "has no quantum and in-flight cap: choose one with a deficit gate"),
         (["--max-wait", "5s", "--policy", "vtc"], "has no quantum and in-flight cap: choose one with a deficit gate"),

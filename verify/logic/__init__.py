@@ -125,16 +125,15 @@ else:
 __all__ = [
     "BEGIN", "CLIENT", "CONCLUSION", "FLAG", "INTERPRETATIONS", "MASK", "PATH_WORDS", "POINT", "RATES", "SCALAR",
     "VECTOR", "Answer", "ArithmeticClaim", "Bug", "Claim", "Clause", "ClosedFormValue", "Condition", "Contract",
-    "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions", "Happening", "KernelError",
-    "Kind", "Need", "NotAWitness", "NotPermittedError", "PathVector", "Paths", "PlainWorld", "Point",
-    "RefutedClaim", "Rule", "RunStep", "SampledClaim", "SavedDocument", "Seen", "Shown", "Shows", "SmtScript",
-    "Step", "SymbolicInt", "System", "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile",
-    "Written", "Z3Algebra", "and_also", "arithmetic", "at_least", "attained", "broken", "changed", "claim_named",
-    "closure", "confirmed", "counterexample_document", "decided", "decoded", "definition_of", "explore",
-    "formula_breaches", "hypotheses", "if_then", "implies", "impurities", "kernels_of", "lifted", "line_of",
-    "minimised", "module_of", "of_one", "one", "one_if", "one_step", "ones", "only", "point", "product",
-    "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved", "reworded", "same",
-    "sampled", "scalar", "scalars", "script", "served", "spread", "state_after", "step_named", "steps", "total",
-    "truth", "unchecked", "vectors", "violations", "with_derived", "with_names", "with_text", "worded",
-    "world_document"
+    "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions", "Happening", "KernelError", "Kind",
+    "Need", "NotAWitness", "NotPermittedError", "PathVector", "Paths", "PlainWorld", "Point", "RefutedClaim", "Rule",
+    "RunStep", "SampledClaim", "SavedDocument", "Seen", "Shown", "Shows", "SmtScript", "Step", "SymbolicInt", "System",
+    "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "Written", "Z3Algebra", "and_also",
+    "arithmetic", "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed",
+    "counterexample_document", "decided", "decoded", "definition_of", "explore", "formula_breaches", "hypotheses",
+    "if_then", "implies", "impurities", "kernels_of", "lifted", "line_of", "minimised", "module_of", "of_one", "one",
+    "one_if", "one_step", "ones", "only", "point", "product", "read_counterexample", "refuted", "refuted_by",
+    "replay_counterexample", "replay_saved", "reworded", "same", "sampled", "scalar", "scalars", "script", "served",
+    "spread", "state_after", "step_named", "steps", "total", "truth", "unchecked", "vectors", "violations",
+    "with_derived", "with_names", "with_text", "worded", "world_document"
 ]  # fmt: skip

@@ -9,11 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis import Measures, Summary
-from fairsched.engines.capacity import TunedPoint, Tuning
+from fairsched.engines.capacity import Demand, TunedPoint, Tuning, tune_first_token
+from fairsched.engines.capacity.first_token import BASES
 from fairsched.engines.capacity.point import simulated
 from fairsched.engines.capacity.tuning import SAME, caps_for, quanta_for, search
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
 from fairsched.model import events as ev
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Client, Workload
 from fairsched.policies.guarantees import wait_bound_cost
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, with_parameters
@@ -162,6 +164,27 @@ def test_what_is_not_proved_is_not_promised(policy: str) -> None:
     local = LOCAL_POLICIES[policy]
     clients = (Client(0, "a"), Client(1, "b"))
     assert wait_bound_cost(local.gate, clients, local.guarantee.limits(100, 20)) is None
+
+
+DEMANDS = st.builds(Demand, st.integers(2, 9), st.integers(1, 20_000), st.integers(1, 2_000))
+
+
+@given(DEMANDS, st.sampled_from(sorted(PRESETS)), st.integers(1, 10**14))
+def test_a_first_token_in_time_is_chosen_for_what_it_is_worth(demand: Demand, preset: str, target_ns: int) -> None:
+    """The configuration keeps the target by its theorem, and none that rests on less does; where none keeps it, the
+    limit to lower is the one of which half leaves the least."""
+    found = tune_first_token(target_ns, demand, PRESETS[preset])
+    if found.chosen is not None:
+        assert found.chosen.first_token_ns <= target_ns
+        better = BASES[: BASES.index(found.chosen.basis)]
+        assert all(each.first_token_ns > target_ns for each in found.promised if each.basis in better)
+        return
+    assert all(each.first_token_ns > target_ns for each in found.promised)
+    halves = {
+        name: min((each.first_token_ns for each in tune_first_token(1, half, PRESETS[preset]).promised), default=None)
+        for name, half in demand.halved().items()
+    }
+    assert found.lowered is None or halves[found.lowered[0]] == found.lowered[1] == min(filter(None, halves.values()))
 
 
 # --- the search -------------------------------------------------------------------------------------------------------

@@ -142,10 +142,7 @@ def _waits(worst: WaitBound, alone: WaitBound | None) -> Iterator[str]:
 def _limited(limited: LimitedWait) -> Iterator[str]:
     """Yield what is said where arrivals are limited."""
     yield f"Under limits of arrivals: first token after at most {limited.first_token_ns / 1e9:,.3f} s (T-limited); of"
-    yield (
-        f"  each client at most {limited.calls:,} requests under way, and of prompts {limited.burst_tokens:,} tokens "
-        f"at once and {limited.tokens_per_s:,} a second"
-    )
+    yield f"  {limited.text}"
 
 
 def _lowered(run: RunSpec, worst: WaitBound | None) -> Iterator[str]:

@@ -10,7 +10,14 @@ from fairsched.cli import values
 from fairsched.cli.options import Jobs, ModelOptions, Source, WorkloadOptions, processes
 from fairsched.cli.output import folders, print_files, progress_bar, show, shown, writable, write_figures
 from fairsched.engines.analysis import print_lines
-from fairsched.engines.capacity import Traffic, fitting_to, tuning_sheet
+from fairsched.engines.capacity import (
+    Demand,
+    FirstTokenTuning,
+    Traffic,
+    fitting_to,
+    tune_first_token,
+    tuning_sheet,
+)
 from fairsched.engines.capacity import tune as tuned
 from fairsched.engines.simulation import Cluster
 from fairsched.model.request import Workload
@@ -30,6 +37,7 @@ def tune(
     /,
     *,
     max_wait: values.Time | None = None,
+    first_token: values.Time | None = None,
     wait_of: Literal["clients", "requests"] = "clients",
     require: Literal["measured", "proved"] = "measured",
     policy: str = "dlpm",
@@ -49,11 +57,13 @@ def tune(
 ) -> int:
     """Say which quanta, match threshold and in-flight cap fit the workload's prompts; with --max-wait, look for the
     quantum and the cap with the most throughput with which clients wait at most that long to be admitted (p99): what
-    the simulator measures, and what is proved.
+    the simulator measures, and what is proved.  With --first-token, say which policy promises that time by theorem to
+    as many clients with requests as long.
 
     Args:
         workload: a trace, or a generated workload
         max_wait: the longest wait (default: nothing is simulated; the quanta that fit are printed)
+        first_token: the longest time to a first token, to be proved; nothing is simulated
         wait_of: which waits: of a client until it is admitted (again), which is what is proved, p99 of the client that
             fares worst; or of all requests until each is admitted
         require: choose by what is measured, or only among what is proved too
@@ -71,6 +81,12 @@ def tune(
     cluster = of_model.cluster(workers)
     jobs_of = of_workload.workload(workload, cluster.specs)
     params = values.settings(set)
+    if first_token is not None:
+        if max_wait is not None or params or report is not None:
+            raise ValueError("--first-token chooses the policy and what is set: leave out --max-wait, --set, --report")
+        return _show_first_token(
+            tune_first_token(first_token, Demand.of(jobs_of), cluster.latency, cluster.capacity), json
+        )
     if max_wait is None:
         if report is not None or require == "proved":
             raise ValueError("--report and --require are about waits: give --max-wait")
@@ -96,6 +112,15 @@ def tune(
         print("Interrupted: the choice is among the points that were run until then.", file=sys.stderr)
         return 130
     return 0 if tuning.chosen is not None else 1
+
+
+def _show_first_token(found: FirstTokenTuning, json: Path | None) -> int:
+    """Print what keeps the target."""
+    write_figures(json, found.to_dict())
+    with shown(json) as console:
+        print_lines(console, found.text())
+        print_files(console, Figures=json)
+    return 0 if found.chosen is not None else 1
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
