@@ -8,16 +8,7 @@ if TYPE_CHECKING:
     from fairsched.engines.analysis.assumptions import assumption_monitor, run_charging, run_limits
     from fairsched.engines.analysis.comparison import Comparison
     from fairsched.engines.analysis.explained import explain
-    from fairsched.engines.analysis.figures import (
-        RunName,
-        count,
-        index,
-        labels_of,
-        rate,
-        safe_text,
-        share,
-        time,
-    )
+    from fairsched.engines.analysis.figures import RunName, count, index, labels_of, rate, safe_text, share, time
     from fairsched.engines.analysis.log_replay import replay
     from fairsched.engines.analysis.metrics import Recorder, Run, Shared, by_program, organisations
     from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes, Summary, summary

@@ -2,15 +2,7 @@
 
 from fairsched.policies.orders import queue
 from fairsched.policies.orders.ageing import P_AGE_1, P_AGE_2, P_AGE_3, AgeingOrder, key, key_factors
-from fairsched.policies.orders.base import (
-    AGE_BITS,
-    AGE_MASK,
-    NO_PLACE,
-    Order,
-    QueuedRequest,
-    QueueExtension,
-    score_of,
-)
+from fairsched.policies.orders.base import AGE_BITS, AGE_MASK, NO_PLACE, Order, QueuedRequest, QueueExtension, score_of
 from fairsched.policies.orders.deadlines import EarliestDeadline, JustInTime, LeastSlack
 from fairsched.policies.orders.fastserve import P_FS_1, SkipJoin, join_level, level_after, service_left
 from fairsched.policies.orders.holistic import HolisticShares

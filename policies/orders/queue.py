@@ -25,15 +25,7 @@ from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.prefix_cache import Eviction, Insertion, PrefixCache, SortedTuple
 from fairsched.model.request import KEY_BYTES, Prompt, Request
 from fairsched.policies.orders import abilities as able
-from fairsched.policies.orders.base import (
-    AGE_BITS,
-    AGE_MASK,
-    NO_PLACE,
-    Order,
-    QueuedRequest,
-    QueueExtension,
-    score_of,
-)
+from fairsched.policies.orders.base import AGE_BITS, AGE_MASK, NO_PLACE, Order, QueuedRequest, QueueExtension, score_of
 from fairsched.policies.vectors import grown
 
 Extension = TypeVar("Extension", bound=QueueExtension[Any])

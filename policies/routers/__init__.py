@@ -38,10 +38,7 @@ from fairsched.policies.routers.phases import (
     TetriInferPrinted,
 )
 from fairsched.policies.routers.prefix_based import LongestPrefixRouter, OraclePartition, PrefixRouter
-from fairsched.policies.routers.sal import (
-    SAL,
-    SALPrinted,
-)
+from fairsched.policies.routers.sal import SAL, SALPrinted
 from fairsched.policies.routers.splitwise import (
     P_SW_1,
     P_SW_3,

@@ -8,13 +8,7 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.analysis.audit.findings import Audit, without_service
-    from fairsched.engines.analysis.audit.logs import (
-        audit_log,
-        audit_models,
-        is_log,
-        logged_workload,
-        pools,
-    )
+    from fairsched.engines.analysis.audit.logs import audit_log, audit_models, is_log, logged_workload, pools
     from fairsched.engines.analysis.audit.page import plots as audit_plots
     from fairsched.engines.analysis.audit.page import write_audit, write_audit_frames
     from fairsched.engines.analysis.audit.text import LEGEND, basis, print_audit, verdict

@@ -4,22 +4,9 @@ Read `endpoints` first: what the gateway serves, as data.  `calls` reads a body,
 `errors` says what a caller sees of a refusal.
 """
 
-from fairsched.engines.gateway.openai.calls import (
-    ForwardedCall,
-    has_prompt,
-    read_call,
-    shown,
-    sized,
-    with_fields,
-)
+from fairsched.engines.gateway.openai.calls import ForwardedCall, has_prompt, read_call, shown, sized, with_fields
 from fairsched.engines.gateway.openai.endpoints import BY_PATH, GATED, MODELS, Endpoint
-from fairsched.engines.gateway.openai.errors import (
-    INSUFFICIENT,
-    CallError,
-    error_document,
-    error_event,
-    said_error,
-)
+from fairsched.engines.gateway.openai.errors import INSUFFICIENT, CallError, error_document, error_event, said_error
 from fairsched.engines.gateway.openai.streams import (
     StreamReader,
     UnreadableReader,
