@@ -16,7 +16,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fairsched.engines.analysis import EventTables, Outcomes, by_program
+from fairsched.engines.analysis import EventTables, Outcomes
+from fairsched.engines.analysis.metrics import by_program
 from fairsched.engines.simulation import RunSpec, Simulator
 from fairsched.engines.workloads import generate, with_account
 from fairsched.engines.workloads.fleet import WorkerSpec

@@ -25,7 +25,8 @@ from zlib import crc32
 
 import attrs
 
-from fairsched.engines.analysis import EventTables, Outcomes, by_program
+from fairsched.engines.analysis import EventTables, Outcomes
+from fairsched.engines.analysis.metrics import by_program
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator
 from fairsched.engines.workloads import Account, generate, with_account
 from fairsched.model.plan import Dispatch
@@ -34,7 +35,7 @@ from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.routers import RoundRobin
 from fairsched.policies.routers.load_based import NoRouterState
-from fairsched.reproduce import Interval
+from fairsched.reproduce.row import Interval
 
 MACHINE, KV_TOKENS, QUANTUM = "llama-3.2-3b-a10g", 16_384, 512
 

@@ -33,7 +33,7 @@ from fairsched.verify import proofs
 from fairsched.verify.checker import check
 from fairsched.verify.logic import SampledClaim
 from fairsched.verify.proofs import MODULES, claims_in
-from fairsched.verify.solvers import cpc_proof, questions
+from fairsched.verify.solvers.cross_check import cpc_proof, questions
 
 HEAD = ("proofs of", "theorems", "goals", "accepted", "steps", "trusted", "solver, s", "checker, s", "MB")
 LIMIT_S = 60

@@ -18,7 +18,8 @@ import attrs
 
 from benchmarks.scaling.rows import SIZED, Growth, ScaleRow, growth, scale
 from benchmarks.scaling.states import STATE_SIZES, StateCost, state_costs
-from fairsched.engines.analysis import Column, count, index, open_console, print_small, print_table, rate, share
+from fairsched.engines.analysis import Column, count, open_console, print_small, print_table, rate, share
+from fairsched.engines.analysis.figures import index
 from fairsched.engines.simulation import Cluster, latency_model
 from fairsched.model.machine import DEFAULT_PRESET
 from fairsched.policies.registry import ROUTERS, local_policy

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from fairsched.engines.gateway import config
 from fairsched.engines.gateway.account.quota import Budgets
-from fairsched.engines.gateway.window.leases import FileStore, MemoryStore, Store, open_store
+from fairsched.engines.gateway.window.leases import MemoryStore, Store, open_store
+from fairsched.engines.gateway.window.leases.store import FileStore
 from fairsched.policies.guarantees.quota import NOTHING, Spent
 
 CALLS = 1_000

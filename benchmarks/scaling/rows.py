@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from fairsched.engines.analysis import Recorder, Shared, run_charging
+from fairsched.engines.analysis import Recorder, run_charging
+from fairsched.engines.analysis.metrics import Shared
 from fairsched.engines.simulation.runs import NOTHING, Cluster, RunSpec, limits_of
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.engines.simulation.sweep import Progress

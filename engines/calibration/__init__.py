@@ -6,15 +6,13 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.calibration.calibrator import Calibration
-    from fairsched.engines.calibration.ground_truth import Experiment, ExperimentResult, hold, read_experiments
+    from fairsched.engines.calibration.ground_truth import hold, read_experiments
     from fairsched.engines.calibration.imports import Format, Machine, import_machine
-    from fairsched.engines.calibration.kernel_tables import TableError, llmservingsim
     from fairsched.engines.calibration.performance_fit import (
         Estimate,
         PerformanceFit,
         asked,
         fit_performance,
-        from_aiconfigurator,
         scaled_latency,
     )
     from fairsched.engines.calibration.validation import Fidelity, RunFigures, with_slo
@@ -23,8 +21,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Calibration", "Estimate", "Experiment", "ExperimentResult", "Fidelity", "Format", "Machine", "PerformanceFit",
-    "RunFigures", "TableError", "Workbench", "asked", "calibrate", "fit_performance", "from_aiconfigurator", "hold",
-    "import_machine", "llmservingsim", "page_tokens_of", "read_experiments", "scaled_latency", "validate",
-    "with_slo"
+    "Calibration", "Estimate", "Fidelity", "Format", "Machine", "PerformanceFit", "RunFigures", "Workbench", "asked",
+    "calibrate", "fit_performance", "hold", "import_machine", "page_tokens_of", "read_experiments", "scaled_latency",
+    "validate", "with_slo"
 ]  # fmt: skip

@@ -13,22 +13,13 @@ if TYPE_CHECKING:
     from fairsched.engines.conformance.callers import Credentials, Gateways, Header, Keys
     from fairsched.engines.conformance.credentials import Certificates, Tokens
     from fairsched.engines.conformance.loadtest import LoadReplay, LoadTarget
-    from fairsched.engines.conformance.mock_server import MockEngine, MockServer, serving
     from fairsched.engines.conformance.scenarios import CLIENTS, SCENARIOS, ScenarioLimits
-    from fairsched.engines.conformance.script import CallScript, NotAScriptError, ScenarioVerdict, ScriptedCall
-    from fairsched.engines.conformance.suite import (
-        CheckedScenario,
-        MockServers,
-        Suite,
-        conform,
-        read_failure,
-        write_failure,
-    )
+    from fairsched.engines.conformance.script import CallScript
+    from fairsched.engines.conformance.suite import CheckedScenario, conform, read_failure, write_failure
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
     "CLIENTS", "SCENARIOS", "CallScript", "Certificates", "CheckedScenario", "Credentials", "Gateways", "Header",
-    "Keys", "LoadReplay", "LoadTarget", "MockEngine", "MockServer", "MockServers", "NotAScriptError", "ScenarioLimits",
-    "ScenarioVerdict", "ScriptedCall", "Suite", "Tokens", "conform", "read_failure", "serving", "write_failure"
+    "Keys", "LoadReplay", "LoadTarget", "ScenarioLimits", "Tokens", "conform", "read_failure", "write_failure"
 ]  # fmt: skip

@@ -31,16 +31,7 @@ if TYPE_CHECKING:
         window_policy,
         window_router,
     )
-    from fairsched.engines.gateway.server import (
-        UNEXPLAINED,
-        Spec,
-        build,
-        build_account,
-        listening,
-        log_to_stderr,
-        serve,
-        supervise,
-    )
+    from fairsched.engines.gateway.server import UNEXPLAINED, Spec, build, listening, log_to_stderr, serve, supervise
     from fairsched.engines.gateway.tls import check_files
     from fairsched.engines.gateway.window import LeasedWindow, Share, Slots, Window, load_at, request_of, slot_warnings
 else:
@@ -49,7 +40,7 @@ else:
 __all__ = [
     "CLIENT_HEADER", "UNEXPLAINED", "CallError", "CallerNames", "GatewayConfig", "LeasedWindow", "LimitConfig", "Share",
     "Slots", "Spec", "StoreConfig", "StreamReader", "Usage", "Window", "access_warnings", "bound_text", "build",
-    "build_account", "check_files", "error_document", "gateway_policy", "has_prompt", "hashed_key", "leased_policy",
-    "listening", "load_at", "log_to_stderr", "quota_lines", "read_config", "request_of", "serve", "sized",
-    "slot_warnings", "supervise", "usage_of", "window_policy", "window_router"
+    "check_files", "error_document", "gateway_policy", "has_prompt", "hashed_key", "leased_policy", "listening",
+    "load_at", "log_to_stderr", "quota_lines", "read_config", "request_of", "serve", "sized", "slot_warnings",
+    "supervise", "usage_of", "window_policy", "window_router"
 ]  # fmt: skip

@@ -9,11 +9,10 @@ if TYPE_CHECKING:
     from fairsched.engines.server.backend import Backend, ExecutorMaker
     from fairsched.engines.server.calls import CallReader
     from fairsched.engines.server.process import address, listening, run
-    from fairsched.engines.server.text import ByteTokenizer, OutputText, tokenizer_of
+    from fairsched.engines.server.text import tokenizer_of
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Access", "ApiServer", "Backend", "ByteTokenizer", "CallReader", "ExecutorMaker", "OutputText", "address",
-    "listening", "run", "tokenizer_of"
+    "Access", "ApiServer", "Backend", "CallReader", "ExecutorMaker", "address", "listening", "run", "tokenizer_of"
 ]  # fmt: skip

@@ -24,15 +24,7 @@ if TYPE_CHECKING:
     from fairsched.engines.serving.loop import Engine
     from fairsched.engines.serving.metrics import ClusterMetrics, EngineMetrics, Samples, decision_seconds, serve
     from fairsched.engines.serving.request import BlockKeys
-    from fairsched.engines.serving.state import (
-        EngineStore,
-        JournalError,
-        StateStore,
-        Tail,
-        read_journal,
-        resume,
-        write_whole,
-    )
+    from fairsched.engines.serving.state import EngineStore, resume, write_whole
     from fairsched.engines.serving.status import (
         PHASES,
         TWO_CLIENTS,
@@ -51,12 +43,11 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BUDGET_MS", "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionChoice", "AdmissionGuard",
-    "Answer", "AsyncStream", "BlockKeys", "ClientLabels", "ClientRegistry", "ClusterMetrics", "Document", "Engine",
+    "BUDGET_MS", "OTHERS", "PHASES", "TWO_CLIENTS", "AdmissionCause", "AdmissionChoice", "AdmissionGuard", "Answer",
+    "AsyncStream", "BlockKeys", "ClientLabels", "ClientRegistry", "ClusterMetrics", "Document", "Engine",
     "EngineMetrics", "EngineStoppedError", "EngineStore", "EventBus", "EventLog", "Executor", "InProcess",
-    "JournalError", "LiveCluster", "NoDecisionError", "Processes", "Recipe", "RouterGuard", "Sample",
-    "Samples", "Sampling", "ServiceStatus", "ServingLog", "ServingThread", "StateStore", "Tail", "Trial",
-    "WorkerStatus", "client_name", "decision_seconds", "empty_worker", "monitor_of", "promise_document",
-    "promise_samples", "read_journal", "require_certificate", "resume", "serve", "split_roles", "step_samples",
-    "worker_samples", "write_whole"
+    "LiveCluster", "NoDecisionError", "Processes", "Recipe", "RouterGuard", "Sample", "Samples", "Sampling",
+    "ServiceStatus", "ServingLog", "ServingThread", "Trial", "WorkerStatus", "client_name", "decision_seconds",
+    "empty_worker", "monitor_of", "promise_document", "promise_samples", "require_certificate", "resume", "serve",
+    "split_roles", "step_samples", "worker_samples", "write_whole"
 ]  # fmt: skip

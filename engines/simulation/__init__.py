@@ -9,7 +9,7 @@ from fairsched.model import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.simulation.calls import CallGraph
     from fairsched.engines.simulation.control_plane import Reports
-    from fairsched.engines.simulation.predictors import PREDICTORS, Bucketed, Oracle, Predictor, predictor
+    from fairsched.engines.simulation.predictors import Bucketed, Oracle, Predictor, predictor
     from fairsched.engines.simulation.runs import (
         NOTHING,
         Cluster,
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     )
     from fairsched.engines.simulation.simulator import Simulator, simulate_events
     from fairsched.engines.simulation.sweep import DEFAULT_POLICIES, Progress, compare
-    from fairsched.engines.simulation.tasks import TaskDiedError, cpus, raised_at, run_tasks, tell
-    from fairsched.engines.simulation.vllm import VllmEngine, VllmOptions, VllmScheduler, simulate_vllm
+    from fairsched.engines.simulation.tasks import cpus, raised_at, run_tasks, tell
+    from fairsched.engines.simulation.vllm import VllmOptions, simulate_vllm
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "DEFAULT_POLICIES", "NOTHING", "PREDICTORS", "Bucketed", "CallGraph", "Cluster", "Oracle", "Predictor", "Progress",
-    "Reports", "RunSpec", "Simulator", "TaskDiedError", "VllmEngine", "VllmOptions", "VllmScheduler", "compare", "cpus",
-    "latency_model", "limits_of", "predictor", "raised_at", "router_of", "run_tasks", "simulate", "simulate_events",
-    "simulate_vllm", "tell"
+    "DEFAULT_POLICIES", "NOTHING", "Bucketed", "CallGraph", "Cluster", "Oracle", "Predictor", "Progress", "Reports",
+    "RunSpec", "Simulator", "VllmOptions", "compare", "cpus", "latency_model", "limits_of", "predictor", "raised_at",
+    "router_of", "run_tasks", "simulate", "simulate_events", "simulate_vllm", "tell"
 ]  # fmt: skip

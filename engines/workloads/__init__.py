@@ -9,11 +9,11 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.workloads import fleet
-    from fairsched.engines.workloads.accounts import ACCOUNTS, Account, with_account
-    from fairsched.engines.workloads.clients import GRAMMAR, ClientSpec
+    from fairsched.engines.workloads.accounts import Account, with_account
+    from fairsched.engines.workloads.clients import ClientSpec
     from fairsched.engines.workloads.errors import TraceError, WorkloadError, unknown
     from fairsched.engines.workloads.fleet import Change, Join, KvLink, WorkerSpec, described
-    from fairsched.engines.workloads.generators import WORKLOADS, generate, worst_wait_world
+    from fairsched.engines.workloads.generators import WORKLOADS, generate
     from fairsched.engines.workloads.info import CLIENTS_SHOWN_MAX, render_info, trace_info
     from fairsched.engines.workloads.loading import at_rate, load_trace, workload_of_columns
     from fairsched.engines.workloads.readers import (
@@ -23,51 +23,17 @@ if TYPE_CHECKING:
         Lines,
         Progress,
         Source,
-        lines,
         read_batch,
         save_workload,
     )
-    from fairsched.engines.workloads.sampling import ONE_WORKER, TokenSource, prompt_of, rate_cautions
+    from fairsched.engines.workloads.sampling import ONE_WORKER, rate_cautions
     from fairsched.engines.workloads.sharing import shared_blocks
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "ACCOUNTS",
-    "CLIENTS_SHOWN_MAX",
-    "FORMATS",
-    "GRAMMAR",
-    "ONE_WORKER",
-    "STDIN",
-    "WORKLOADS",
-    "Account",
-    "BatchJobs",
-    "Change",
-    "ClientSpec",
-    "Join",
-    "KvLink",
-    "Lines",
-    "Progress",
-    "Source",
-    "TokenSource",
-    "TraceError",
-    "WorkerSpec",
-    "WorkloadError",
-    "at_rate",
-    "described",
-    "fleet",
-    "generate",
-    "lines",
-    "load_trace",
-    "prompt_of",
-    "rate_cautions",
-    "read_batch",
-    "render_info",
-    "save_workload",
-    "shared_blocks",
-    "trace_info",
-    "unknown",
-    "with_account",
-    "workload_of_columns",
-    "worst_wait_world"
+    "CLIENTS_SHOWN_MAX", "FORMATS", "ONE_WORKER", "STDIN", "WORKLOADS", "Account", "BatchJobs", "Change", "ClientSpec",
+    "Join", "KvLink", "Lines", "Progress", "Source", "TraceError", "WorkerSpec", "WorkloadError", "at_rate",
+    "described", "fleet", "generate", "load_trace", "rate_cautions", "read_batch", "render_info", "save_workload",
+    "shared_blocks", "trace_info", "unknown", "with_account", "workload_of_columns"
 ]  # fmt: skip

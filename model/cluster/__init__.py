@@ -5,7 +5,6 @@ The simulator, the live cluster and the conformance battery drive it. Read `tran
 from fairsched.model.cluster.state import (
     ClusterState,
     Command,
-    Effects,
     FreeKv,
     GoWithoutKv,
     LeaveBatch,
@@ -46,8 +45,8 @@ from fairsched.model.cluster.transitions import (
 )
 
 __all__ = [
-    "ClusterState", "Command", "Effects", "FreeKv", "GoWithoutKv", "LeaveBatch", "Move", "MovePhase", "PlaceAgain",
-    "ReleaseKv", "ReserveKv", "ResumeRequest", "SendKv", "TellFailed", "Transition", "WorkerPhase", "arrive", "check",
-    "end", "enter", "fail", "fetch", "grant", "hold", "land", "leave", "left", "link_back", "link_fails",
-    "lose", "lose_kv", "migrate", "numbered", "pass_on", "place", "release_early", "unreserved", "unstrand"
+    "ClusterState", "Command", "FreeKv", "GoWithoutKv", "LeaveBatch", "Move", "MovePhase", "PlaceAgain", "ReleaseKv",
+    "ReserveKv", "ResumeRequest", "SendKv", "TellFailed", "Transition", "WorkerPhase", "arrive", "check", "end",
+    "enter", "fail", "fetch", "grant", "hold", "land", "leave", "left", "link_back", "link_fails", "lose", "lose_kv",
+    "migrate", "numbered", "pass_on", "place", "release_early", "unreserved", "unstrand"
 ]  # fmt: skip

@@ -4,7 +4,6 @@ its rule, speed, statements and variants.  Read `base` first, then `deficit`.
 
 from fairsched.policies.gates import bands, counter, credit_ledger, deficit, hierarchical, in_batch, leased, shared
 from fairsched.policies.gates.authoring import (
-    COMMON_MAX,
     COUNTER_MAX,
     EVENTS,
     Calls,
@@ -57,10 +56,10 @@ from fairsched.policies.gates.shared import (
 )
 
 __all__ = [
-    "BAND_INT64", "COMMON_MAX", "COUNTER_MAX", "EVENTS", "LEASE_THEOREMS", "L_INT64", "PERCENT", "S_GAP", "S_U_DECODE",
-    "S_U_PREFILL", "V_43", "V_INT64", "V_TOTAL", "AdmissionTransaction", "AnyGate", "AnyLeasedGate", "BandGate",
-    "BoundTerms", "BoundedGate", "Calls", "Cautions", "CounterGate", "CounterState", "DeficitGate", "DeficitState",
-    "Gate", "GateInterpreter", "GlobalDeficitGate", "HierarchicalGate", "HierarchicalState", "InBatchGate", "Kernel",
+    "BAND_INT64", "COUNTER_MAX", "EVENTS", "LEASE_THEOREMS", "L_INT64", "PERCENT", "S_GAP", "S_U_DECODE", "S_U_PREFILL",
+    "V_43", "V_INT64", "V_TOTAL", "AdmissionTransaction", "AnyGate", "AnyLeasedGate", "BandGate", "BoundTerms",
+    "BoundedGate", "Calls", "Cautions", "CounterGate", "CounterState", "DeficitGate", "DeficitState", "Gate",
+    "GateInterpreter", "GlobalDeficitGate", "HierarchicalGate", "HierarchicalState", "InBatchGate", "Kernel",
     "KernelAdmissions", "KernelFault", "KernelGate", "LeaseError", "LeasedDeficits", "LeasedGate", "LeasedTree",
     "OpenGate", "PrintedDeficitGate", "Renewal", "Renewed", "SharedAccount", "Terms", "bands", "call", "counter",
     "credit_ledger", "decode_charge_max", "deficit", "hierarchical", "in_batch", "interpreter", "leased", "left",

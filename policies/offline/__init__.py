@@ -2,7 +2,6 @@
 
 from fairsched.policies.offline.batchllm import PrefixGroupOrder
 from fairsched.policies.offline.prefix_groups import (
-    GROUPINGS,
     P_BL_1,
     P_BL_2,
     P_BL_3,
@@ -20,6 +19,6 @@ from fairsched.policies.offline.prefix_groups import (
 )
 
 __all__ = [
-    "GROUPINGS", "P_BL_1", "P_BL_2", "P_BL_3", "BatchTree", "GroupOrder", "Grouping", "PrefixGroupOrder",
-    "PrefixGroups", "batch_tree", "exact_groups", "greedy_groups", "group_places", "groups_by", "ratio", "tree_of"
+    "P_BL_1", "P_BL_2", "P_BL_3", "BatchTree", "GroupOrder", "Grouping", "PrefixGroupOrder", "PrefixGroups",
+    "batch_tree", "exact_groups", "greedy_groups", "group_places", "groups_by", "ratio", "tree_of"
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from fairsched.policies.orders import queue
 from fairsched.policies.orders.ageing import P_AGE_1, P_AGE_2, P_AGE_3, AgeingOrder, key, key_factors
-from fairsched.policies.orders.base import AGE_BITS, AGE_MASK, NO_PLACE, Order, QueuedRequest, QueueExtension, score_of
+from fairsched.policies.orders.base import AGE_BITS, AGE_MASK, NO_PLACE, Order, QueuedRequest, QueueExtension
 from fairsched.policies.orders.deadlines import EarliestDeadline, JustInTime, LeastSlack
 from fairsched.policies.orders.fastserve import P_FS_1, SkipJoin, join_level, level_after, service_left
 from fairsched.policies.orders.holistic import HolisticShares
@@ -48,6 +48,6 @@ __all__ = [
     "LarryPrintedOrder", "LeastSlack", "LongestPrefix", "LongestPrefixAtOnce", "Order", "PriorityGroups",
     "PromptsFirst", "Queue", "QueueExtension", "QueuedRequest", "Regroups", "ShortestPredicted", "ShortestPrompt",
     "ShortestRemaining", "SkipJoin", "SortedBatches", "VirtualFinish", "after_insertion", "join", "join_level", "key",
-    "key_factors", "leave", "level_after", "predicted", "queue", "refreshed", "score_of", "service_left",
-    "waits_for_prefix", "with_groups"
+    "key_factors", "leave", "level_after", "predicted", "queue", "refreshed", "service_left", "waits_for_prefix",
+    "with_groups"
 ]  # fmt: skip

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.calibration.from_log import COEFFICIENTS, LogMachine
+from fairsched.engines.calibration.from_log import LogMachine
+from fairsched.engines.calibration.from_log.machine import COEFFICIENTS
 from fairsched.model.machine import decoded
 from fairsched.verify.report import deployment as deployments
 from fairsched.verify.report import load

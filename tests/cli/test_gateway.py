@@ -20,7 +20,7 @@ from fairsched.engines.gateway import build, gateway_policy, read_config
 from fairsched.engines.gateway.account import Account
 from fairsched.engines.gateway.config import hashed_key, reloaded
 from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.server import reload
+from fairsched.engines.gateway.server.process import reload
 from fairsched.engines.settings import ConfigError
 from tests.cli.conftest import Refused
 

@@ -13,8 +13,9 @@ from scipy.stats import t as student
 from fairsched import reproduce
 from fairsched.cli import main
 from fairsched.cli.commands.reproduce import MISSED
-from fairsched.reproduce import Control, Interval, Panel, PanelRow, Platform, Printed, RowError, Verdict
-from fairsched.reproduce.row import Figures
+from fairsched.reproduce import PanelRow, Verdict
+from fairsched.reproduce.harness import RowError
+from fairsched.reproduce.row import Control, Figures, Interval, Panel, Platform, Printed
 from tests.cli.conftest import Refused
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results.json"

@@ -18,8 +18,8 @@ import pytest
 from msgspec.structs import replace
 
 from fairsched.engines.settings import ConfigError
-from fairsched.engines.simulation import VllmEngine, VllmOptions, simulate_events
-from fairsched.engines.simulation.vllm import Step, VllmCall
+from fairsched.engines.simulation import VllmOptions, simulate_events
+from fairsched.engines.simulation.vllm import Step, VllmCall, VllmEngine
 from fairsched.model.events import Admitted, Arrived, Cancelled, Decoded, Finished, Paused, Preempted
 from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Request, Workload

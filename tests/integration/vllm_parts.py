@@ -24,8 +24,8 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from fairsched.engines.adapters.vllm import VllmSettings
-from fairsched.engines.simulation import VllmOptions, VllmScheduler
-from fairsched.engines.simulation.vllm import FairVllmScheduler, Step, VllmCall
+from fairsched.engines.simulation import VllmOptions
+from fairsched.engines.simulation.vllm import FairVllmScheduler, Step, VllmCall, VllmScheduler
 from fairsched.integrations.vllm import FairScheduler
 from fairsched.model import request as ours
 from fairsched.model.events import Event

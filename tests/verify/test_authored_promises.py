@@ -24,7 +24,8 @@ from fairsched.verify.report import certificate
 from fairsched.verify.report.deployment import read
 from fairsched.verify.report.scope import subject
 from fairsched.verify.report.values import run
-from fairsched.verify.solvers import Proved, Refuted, judged, prove
+from fairsched.verify.solvers import Proved, Refuted, prove
+from fairsched.verify.solvers.bounded_model_checking import judged
 from fairsched.verify.solvers.cross_check import disagreement, questions
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.lottery import Lottery

@@ -30,8 +30,9 @@ from fairsched.verify.conformance.local import check_local_policy
 from fairsched.verify.logic import Claim, replay_counterexample
 from fairsched.verify.proofs import claims_of
 from fairsched.verify.report.scope import subject
-from fairsched.verify.solvers import Broken, NotInductive, Proved, Refuted, judged, prove
-from fairsched.verify.solvers.prover import Verdict
+from fairsched.verify.solvers import Broken, Proved, Refuted, prove
+from fairsched.verify.solvers.bounded_model_checking import judged
+from fairsched.verify.solvers.prover import NotInductive, Verdict
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
 

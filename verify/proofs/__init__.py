@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         claims,
         claims_in,
         claims_of,
-        gate_claims,
         holder_of,
         price_claims,
         refuted_claims,
@@ -37,6 +36,6 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "MODULES", "SUITE", "AnyClaim", "bugs", "claims", "claims_in", "claims_of", "gate_claims", "holder_of",
-    "price_claims", "refuted_claims", "witnesses"
+    "MODULES", "SUITE", "AnyClaim", "bugs", "claims", "claims_in", "claims_of", "holder_of", "price_claims",
+    "refuted_claims", "witnesses"
 ]  # fmt: skip

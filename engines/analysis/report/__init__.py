@@ -23,12 +23,11 @@ if TYPE_CHECKING:
         pair_of,
         point_labels,
     )
-    from fairsched.engines.analysis.report.frames import EventRow, FrameWriter, RequestRow, requests_frame
+    from fairsched.engines.analysis.report.frames import FrameWriter, requests_frame
     from fairsched.engines.analysis.report.page import (
         Block,
         Cell,
         Code,
-        Facts,
         Folded,
         Heading,
         Page,
@@ -43,8 +42,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "COLOURS", "DOTTED", "GREY", "LABEL", "Block", "Cell", "Code", "EventRow", "Facts", "Folded", "FrameWriter",
-    "Heading", "Key", "Page", "Part", "Plot", "RequestRow", "Samples", "Sentences", "Table", "TimeAxis",
-    "client_keys", "cost_tick", "distribution", "drawn", "line_style", "pair_of", "played", "plot_part",
-    "point_labels", "requests_frame", "summary_html", "write_report"
+    "COLOURS", "DOTTED", "GREY", "LABEL", "Block", "Cell", "Code", "Folded", "FrameWriter", "Heading", "Key", "Page",
+    "Part", "Plot", "Samples", "Sentences", "Table", "TimeAxis", "client_keys", "cost_tick", "distribution", "drawn",
+    "line_style", "pair_of", "played", "plot_part", "point_labels", "requests_frame", "summary_html", "write_report"
 ]  # fmt: skip

@@ -9,33 +9,14 @@ from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
     from fairsched.engines.capacity.search.pages import replan_sheet, search_sheet
-    from fairsched.engines.capacity.search.placement import (
-        Option,
-        best_per_gpu,
-        decode_only,
-        high_affinity,
-        low_affinity,
-        prefill_only,
-        replicated,
-    )
+    from fairsched.engines.capacity.search.placement import decode_only, high_affinity, low_affinity
     from fairsched.engines.capacity.search.replanning import DriftDetector, replan
-    from fairsched.engines.capacity.search.run import Query, Rated, Search, search_fleets
-    from fairsched.engines.capacity.search.space import (
-        OBJECTIVES,
-        Candidate,
-        FleetPlan,
-        FleetPool,
-        Objective,
-        Space,
-        fleet_of,
-        likely_rate,
-    )
+    from fairsched.engines.capacity.search.run import Query, search_fleets
+    from fairsched.engines.capacity.search.space import FleetPlan, FleetPool, Objective, Space, fleet_of, likely_rate
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "OBJECTIVES", "Candidate", "DriftDetector", "FleetPlan", "FleetPool", "Objective", "Option",
-    "Query", "Rated", "Search", "Space", "best_per_gpu", "decode_only", "fleet_of", "high_affinity",
-    "likely_rate", "low_affinity", "prefill_only", "replan", "replan_sheet", "replicated", "search_fleets",
-    "search_sheet"
+    "DriftDetector", "FleetPlan", "FleetPool", "Objective", "Query", "Space", "decode_only", "fleet_of",
+    "high_affinity", "likely_rate", "low_affinity", "replan", "replan_sheet", "search_fleets", "search_sheet"
 ]  # fmt: skip

@@ -5,7 +5,7 @@ all of it for an account.
 """
 
 from fairsched.engines.gateway.servers.fleet import Fleet
-from fairsched.engines.gateway.servers.health import Failure, Why
+from fairsched.engines.gateway.servers.health import Failure
 from fairsched.engines.gateway.servers.models import Models
 from fairsched.engines.gateway.servers.target import Upstream
 from fairsched.engines.gateway.servers.upstream import (
@@ -21,5 +21,5 @@ from fairsched.engines.gateway.servers.watch import ServerLateError, Watch, Watc
 
 __all__ = [
     "BrokenError", "Failure", "Fleet", "Models", "ServerAnswer", "ServerFailedError", "ServerLateError",
-    "UnsendableError", "Upstream", "Watch", "Watches", "Why", "new_session", "open_answer", "sent_headers"
+    "UnsendableError", "Upstream", "Watch", "Watches", "new_session", "open_answer", "sent_headers"
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """The window of tokens in flight before servers that schedule themselves. Read `window` first."""
 
-from fairsched.engines.gateway.window.flight import WINDOW, Placement, request_of
+from fairsched.engines.gateway.window.flight import request_of
 from fairsched.engines.gateway.window.leased import LeasedWindow
 from fairsched.engines.gateway.window.pool import Share
 from fairsched.engines.gateway.window.queue_share import QueueShare
@@ -9,6 +9,6 @@ from fairsched.engines.gateway.window.slots import SLOT_PATHS, Slots, load_at, l
 from fairsched.engines.gateway.window.window import Window
 
 __all__ = [
-    "SLOT_PATHS", "WINDOW", "LeasedWindow", "Placement", "QueueShare", "Share", "Slots", "Window", "credit",
-    "load_at", "load_in", "request_of", "slot_warnings", "waits"
+    "SLOT_PATHS", "LeasedWindow", "QueueShare", "Share", "Slots", "Window", "credit", "load_at", "load_in",
+    "request_of", "slot_warnings", "waits"
 ]  # fmt: skip

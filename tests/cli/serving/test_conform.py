@@ -9,8 +9,8 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines import conformance
-from fairsched.engines.conformance import SCENARIOS, CheckedScenario, ScenarioLimits, ScenarioVerdict, read_failure
-from fairsched.engines.conformance.script import Record
+from fairsched.engines.conformance import SCENARIOS, CheckedScenario, ScenarioLimits, read_failure
+from fairsched.engines.conformance.script import Record, ScenarioVerdict
 from tests.cli.conftest import Figures, Refused
 from tests.support.adapters.http import free_pair
 from tests.support.attacks.processes import gateway

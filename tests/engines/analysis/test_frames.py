@@ -9,7 +9,8 @@ import pytest
 import fairsched as fs
 from fairsched.cli import main
 from fairsched.engines.analysis.audit import audit_log, write_audit_frames
-from fairsched.engines.analysis.report import EventRow, FrameWriter, RequestRow
+from fairsched.engines.analysis.report import FrameWriter
+from fairsched.engines.analysis.report.frames import EventRow, RequestRow
 from tests.support.access_logs import Line, write
 
 parquet = pytest.importorskip("pyarrow.parquet")

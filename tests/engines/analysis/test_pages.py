@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from fairsched.engines.analysis import report, safe_text
 from fairsched.engines.analysis.audit import audit_log
 from fairsched.engines.analysis.audit.page import page_of
+from fairsched.engines.analysis.report.page import Facts
 from tests.support.access_logs import Line, write
 from tests.support.engines.pages import parsed, shown_texts
 
@@ -39,7 +40,7 @@ def named(name: str) -> report.Page:
         name,
         report.Sentences([name]),
         report.Code(name),
-        report.Facts([(name, name)]),
+        Facts([(name, name)]),
         report.Folded(name, [report.Table(["client", name], [[report.Cell(name, name), name]], name)], id="a"),
     ]
     return report.Page(name, [name, name], [report.Part(name, blocks)], name, "", name, [name])

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fairsched.cli import main
-from fairsched.engines.calibration import TableError, hold, read_experiments
+from fairsched.engines.calibration import hold, read_experiments
 from fairsched.engines.calibration.ground_truth import FITTED_LOADS, TABLED, figures
+from fairsched.engines.calibration.kernel_tables import TableError
 from tests.engines.calibration.test_kernel_tables import written
 
 TRUTH = Path(__file__).parents[4] / "shared" / "ground-truth"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.engines.calibration import TableError, llmservingsim
+from fairsched.engines.calibration.kernel_tables import TableError, llmservingsim
 from fairsched.model.machine import AllReduce, Kernels, TimeTable
 
 

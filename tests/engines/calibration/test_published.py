@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.engines.calibration import from_aiconfigurator
+from fairsched.engines.calibration.performance_fit import from_aiconfigurator
 from fairsched.model.machine import decoded, encoded, preset_document
 
 

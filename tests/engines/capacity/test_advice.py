@@ -14,7 +14,9 @@ import fairsched as fs
 from fairsched.cli import main
 from fairsched.engines.adapters.vllm.settings import chosen, read_settings
 from fairsched.engines.analysis.audit import audit_log
-from fairsched.engines.capacity.advice import Windows, busiest_window, gateway_toml, write_configurations
+from fairsched.engines.capacity.advice import Windows, write_configurations
+from fairsched.engines.capacity.advice.configuration import gateway_toml
+from fairsched.engines.capacity.advice.window import busiest_window
 from fairsched.engines.logs.access import read_access_log
 from fairsched.model.machine import DecodePiece, LatencyModel
 

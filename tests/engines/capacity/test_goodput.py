@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis import EventTables, Outcomes
-from fairsched.engines.capacity import DELAY, RateTrial, SloTarget, bisected, goodput, nine_slos, trial
+from fairsched.engines.capacity import DELAY, SloTarget, goodput, nine_slos, trial
+from fairsched.engines.capacity.highest_rate import RateTrial, bisected
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel

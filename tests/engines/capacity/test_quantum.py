@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.capacity import Quanta, Traffic, fitting, fitting_to, followed
+from fairsched.engines.capacity import Traffic, fitting, fitting_to, followed
+from fairsched.engines.capacity.quantum import Quanta
 from fairsched.engines.simulation import Cluster, RunSpec
-from fairsched.engines.workloads import TokenSource, generate, prompt_of
+from fairsched.engines.workloads import generate
+from fairsched.engines.workloads.sampling import TokenSource, prompt_of
 from fairsched.model.request import Job, Request
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.routers import D2LPM

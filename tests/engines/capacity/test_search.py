@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import fairsched.engines.capacity.search.run as running
-from fairsched.engines.capacity import Goodput, RateTrial, SloTarget, goodput, search
-from fairsched.engines.capacity.search.placement import weights_load_s
+from fairsched.engines.capacity import Goodput, SloTarget, goodput, search
+from fairsched.engines.capacity.highest_rate import RateTrial
+from fairsched.engines.capacity.search.placement import Option, best_per_gpu, prefill_only, replicated, weights_load_s
 from fairsched.engines.capacity.search.replanning import loading_s
 from fairsched.engines.capacity.search.run import Rated
+from fairsched.engines.capacity.search.space import Candidate
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.machine import PRESETS, LatencyModel, pipelined
 from fairsched.model.request import Prompt, Workload
@@ -145,10 +147,10 @@ def test_an_interrupted_search_goes_on_from_its_journal(tmp_path: Path, monkeypa
     """After an interrupt in the second candidate, and with a torn last line, only the others are run, and the result is
     that of an uninterrupted search."""
     candidates, journal = search.Space((OPT,), gpus=(3,)).candidates(CODE), tmp_path / "journal"
-    whole, measured, ran = search.search_fleets(QUESTION, candidates), running._measured, list[search.Candidate]()
+    whole, measured, ran = search.search_fleets(QUESTION, candidates), running._measured, list[Candidate]()
 
     def until(stop: int | None) -> None:
-        def run(task: tuple[search.Query, search.Candidate]) -> Rated:
+        def run(task: tuple[search.Query, Candidate]) -> Rated:
             if len(ran) == stop:
                 raise KeyboardInterrupt
             ran.append(task[1])
@@ -212,17 +214,17 @@ def test_a_ray_cluster_finds_what_one_process_finds(by_night: None, ray_started:
 
 def test_f_ds_1_the_most_goodput_a_gpu_does_not_need_the_fewest_gpus() -> None:
     """Algorithm 1 buys 8 GPUs where 1 is enough, and 16 where 9 are."""
-    small, large = search.Option("small", 1, 9.9), search.Option("large", 8, 80.0)
-    assert search.best_per_gpu([small, large]) is large
-    assert [search.replicated([small, large], rate).gpus for rate in (5, 81)] == [8, 16]
+    small, large = Option("small", 1, 9.9), Option("large", 8, 80.0)
+    assert best_per_gpu([small, large]) is large
+    assert [replicated([small, large], rate).gpus for rate in (5, 81)] == [8, 16]
 
 
 def test_a_placement_of_nothing_is_refused() -> None:
     """There is no empty configuration with a goodput of 0 / 0 to compare with (D7)."""
     with pytest.raises(ValueError, match="no configuration keeps the targets at any rate: a"):
-        search.best_per_gpu([search.Option("a", 1, 0.0)])
+        best_per_gpu([Option("a", 1, 0.0)])
     with pytest.raises(ValueError, match="at any rate: none fits into memory"):
-        search.best_per_gpu([])
+        best_per_gpu([])
 
 
 def test_algorithm_1_places_phases_by_their_own_goodput() -> None:
@@ -268,8 +270,8 @@ def test_algorithm_2_keeps_a_pair_within_nodes() -> None:
 
 def test_phases_alone_have_only_their_own_work() -> None:
     """A prefill worker's requests end with the first token; a decode worker's prompts take next to nothing."""
-    assert {job.output_tokens for job in search.prefill_only(CODE).jobs} == {1}
-    assert [job.request.prompt for job in search.prefill_only(CODE).jobs] == [job.request.prompt for job in CODE.jobs]
+    assert {job.output_tokens for job in prefill_only(CODE).jobs} == {1}
+    assert [job.request.prompt for job in prefill_only(CODE).jobs] == [job.request.prompt for job in CODE.jobs]
     alone = search.decode_only(OPT)
     assert alone.step_ns(((2_000, 0),), 0, 0) == 1
     assert alone.decode_ns(7, 5_000) == OPT.decode_ns(7, 5_000)

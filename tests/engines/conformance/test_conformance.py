@@ -15,7 +15,17 @@ import jwt
 import pytest
 
 from fairsched.engines import conformance
-from fairsched.engines.conformance.script import CERTIFICATE_FLAWS, TOKEN_FLAWS, HeardAnswer, Record, Send
+from fairsched.engines.conformance.script import (
+    CERTIFICATE_FLAWS,
+    TOKEN_FLAWS,
+    HeardAnswer,
+    NotAScriptError,
+    Record,
+    ScenarioVerdict,
+    ScriptedCall,
+    Send,
+)
+from fairsched.engines.conformance.suite import MockServers, Suite
 from fairsched.engines.gateway.config import hashed_key
 from fairsched.engines.gateway.identity import CallerNames, Peer
 from fairsched.engines.gateway.window.leases import MemoryStore, Store
@@ -64,14 +74,12 @@ async def wrong(stack: AsyncExitStack, urls: tuple[str, ...], _: Path) -> str:
 
 
 @asynccontextmanager
-async def standing(
-    folder: Path, *instances: Instance, shows: conformance.Credentials = KEYS
-) -> AsyncIterator[conformance.Suite]:
+async def standing(folder: Path, *instances: Instance, shows: conformance.Credentials = KEYS) -> AsyncIterator[Suite]:
     """A suite before instances of a gateway, before two mock servers."""
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(conformance.MockServers.serve(2, LIMITS.at_once))
+        servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
         urls = [await instance(stack, servers.urls, folder) for instance in instances]
-        suite = conformance.Suite(conformance.Gateways(tuple(urls), shows), servers, LIMITS)
+        suite = Suite(conformance.Gateways(tuple(urls), shows), servers, LIMITS)
         await suite.ready(5)
         yield suite
 
@@ -184,9 +192,9 @@ async def test_before_servers_that_are_not_ours_what_callers_hear_is_judged(tmp_
     """Without mock servers of the suite the same gateway passes by the tokens that callers hear, and what only servers
     see does not apply."""
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(conformance.MockServers.serve(2, LIMITS.at_once))
+        servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
         url = await ours(stack, servers.urls, tmp_path)
-        suite = conformance.Suite(conformance.Gateways((url,), KEYS), None, LIMITS)
+        suite = Suite(conformance.Gateways((url,), KEYS), None, LIMITS)
         await suite.ready(5)
         found = results(await suite.run(("flood", "starvation", "cancellation", "exactly-once")))
     assert found == {
@@ -199,9 +207,9 @@ async def test_before_servers_that_are_not_ours_what_callers_hear_is_judged(tmp_
 async def test_a_gateway_that_refuses_a_client_is_named(tmp_path: Path) -> None:
     """A key that the gateway does not know is said before anything is measured."""
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(conformance.MockServers.serve(2, LIMITS.at_once))
+        servers = await stack.enter_async_context(MockServers.serve(2, LIMITS.at_once))
         url = await ours(stack, servers.urls, tmp_path)
-        suite = conformance.Suite(
+        suite = Suite(
             conformance.Gateways((url,), conformance.Keys({**KEYS.keys, "bronze": "sk-other"})), servers, LIMITS
         )
         with pytest.raises(ValueError, match=r"does not answer bronze: HTTP 401"):
@@ -296,9 +304,7 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     assert skipped.keys() == set(TOKEN_FLAWS) - {"missing"}
 
     def taken(flaw: str, **options: bool) -> bool:
-        token = shows.headers(conformance.ScriptedCall(1, "gold", 1, flaw=flaw))["authorization"].removeprefix(
-            "Bearer "
-        )
+        token = shows.headers(ScriptedCall(1, "gold", 1, flaw=flaw))["authorization"].removeprefix("Bearer ")
         good = {"key": key.key, "algorithms": ["RS256"], "audience": "conform", "issuer": "https://conform.test"}
         if "verify_signature" in options:
             # Only the signature is not looked at.
@@ -312,7 +318,7 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
     assert taken("")
     assert [flaw for flaw in skipped if taken(flaw)] == []
     assert [flaw for flaw, check in skipped.items() if not taken(flaw, **{check: False})] == []
-    assert shows.headers(conformance.ScriptedCall(1, "gold", 1, flaw="missing")) == {}
+    assert shows.headers(ScriptedCall(1, "gold", 1, flaw="missing")) == {}
     (tmp_path / "issuer.key").write_text("none")
     with pytest.raises(ValueError, match="no private key"):
         conformance.Tokens(tmp_path)
@@ -324,7 +330,7 @@ def test_each_wrong_token_is_wrong_in_what_it_says(tmp_path: Path) -> None:
 def recorded(*journal: tuple[str, int]) -> Record:
     """A record of calls of "a" (odd) and "b" (even) with this journal."""
     numbers = sorted({number for _, number in journal})
-    calls = tuple(conformance.ScriptedCall(number, "a" if number % 2 else "b", 4) for number in numbers)
+    calls = tuple(ScriptedCall(number, "a" if number % 2 else "b", 4) for number in numbers)
     heard = {number: HeardAnswer(200, done=1) for number in numbers}
     return Record(conformance.CallScript("flood", 0, (Send(calls),)), list(journal), heard, True)
 
@@ -354,15 +360,13 @@ def test_a_file_with_a_call_that_nobody_can_make_is_refused(field: str, value: s
     """By the call's number and what it would show; the same file is read without it."""
     scenario, path = conformance.SCENARIOS["tokens"], tmp_path / "failure.json"
     script = scenario.script(0, LIMITS)
-    found = conformance.CheckedScenario(
-        scenario, conformance.ScenarioVerdict("fails"), script, Record(script, [], {}, True)
-    )
+    found = conformance.CheckedScenario(scenario, ScenarioVerdict("fails"), script, Record(script, [], {}, True))
     conformance.write_failure(path, found, LIMITS, "0")
     assert conformance.read_failure(path) == (script, LIMITS)
     document = json.loads(path.read_text())
     document["script"]["steps"][0]["calls"][1][field] = value
     path.write_text(json.dumps(document))
-    with pytest.raises(conformance.NotAScriptError, match=f"call 2: .*{value}"):
+    with pytest.raises(NotAScriptError, match=f"call 2: .*{value}"):
         conformance.read_failure(path)
 
 
@@ -373,5 +377,5 @@ def test_a_file_that_is_no_failure_is_refused(text: str, tmp_path: Path) -> None
     """Its name is said."""
     path = tmp_path / "failure.json"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(conformance.NotAScriptError, match=r"failure\.json"):
+    with pytest.raises(NotAScriptError, match=r"failure\.json"):
         conformance.read_failure(path)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.server import ByteTokenizer, OutputText, tokenizer_of
-from fairsched.engines.server.text import chat_template
+from fairsched.engines.server import tokenizer_of
+from fairsched.engines.server.text import ByteTokenizer, OutputText, chat_template
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
 

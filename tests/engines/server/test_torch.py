@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from fairsched.engines.server import Access, ApiServer, Backend, ByteTokenizer, CallReader, ExecutorMaker
+from fairsched.engines.server import Access, ApiServer, Backend, CallReader, ExecutorMaker
+from fairsched.engines.server.text import ByteTokenizer
 from fairsched.engines.serving import Engine, Sampling
 from fairsched.engines.torch import BABBLE, TorchExecutor, TorchSpec
 from fairsched.engines.torch.model import BABBLE_CONFIG, BABBLE_END, BABBLE_TOKENS, babbling

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.logs import LogWriter, RunInfo
-from fairsched.engines.simulation import PREDICTORS, Bucketed, Oracle, Predictor, predictor, simulate_events
-from fairsched.engines.simulation.predictors import MeanOutput, NoPredictor
+from fairsched.engines.simulation import Bucketed, Oracle, Predictor, predictor, simulate_events
+from fairsched.engines.simulation.predictors import PREDICTORS, MeanOutput, NoPredictor
 from fairsched.engines.workloads import WorkloadError
 from fairsched.model.events import Arrived, Event, Finished
 from fairsched.model.request import Client, Job, Prompt, Request, Workload

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.engines.simulation import TaskDiedError, raised_at, run_tasks, tell
+from fairsched.engines.simulation import raised_at, run_tasks, tell
+from fairsched.engines.simulation.tasks import TaskDiedError
 
 
 def negated(value: int) -> int:

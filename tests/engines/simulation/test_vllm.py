@@ -11,7 +11,8 @@ import pytest
 from fairsched.engines.adapters.vllm import VllmSettings
 from fairsched.engines.analysis import Recorder
 from fairsched.engines.settings import ConfigError
-from fairsched.engines.simulation import VllmEngine, VllmOptions, VllmScheduler, simulate_vllm
+from fairsched.engines.simulation import VllmOptions, simulate_vllm
+from fairsched.engines.simulation.vllm import VllmEngine, VllmScheduler
 from fairsched.model import events as ev
 from fairsched.model.machine import AttentionTable, DecodePiece, Kernels, LatencyModel, Skew, TimeTable
 from fairsched.model.request import Client, Job, Prompt, Request, Workload

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.analysis import EventTables, Outcomes, by_program
+from fairsched.engines.analysis import EventTables, Outcomes
+from fairsched.engines.analysis.metrics import by_program
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator
 from fairsched.engines.workloads import Account, WorkloadError, generate, with_account
 from fairsched.model.request import Client, Groups, Job, Prompt, Request, Workload

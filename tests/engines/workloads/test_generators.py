@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.workloads import WORKLOADS, TokenSource, WorkloadError, generate, prompt_of
+from fairsched.engines.workloads import WORKLOADS, WorkloadError, generate
+from fairsched.engines.workloads.sampling import TokenSource, prompt_of
 from fairsched.engines.workloads.sampling.tokens import BLOCK_TOKENS
 from fairsched.model.request import KEY_BYTES, Job, Prompt, Workload
 

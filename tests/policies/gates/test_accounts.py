@@ -9,15 +9,8 @@ import pytest
 from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Groups
-from fairsched.policies.gates import (
-    COMMON_MAX,
-    COUNTER_MAX,
-    AnyGate,
-    CounterGate,
-    DeficitGate,
-    GlobalDeficitGate,
-    HierarchicalGate,
-)
+from fairsched.policies.gates import COUNTER_MAX, AnyGate, CounterGate, DeficitGate, GlobalDeficitGate, HierarchicalGate
+from fairsched.policies.gates.authoring import COMMON_MAX
 
 LARGE = 1 << 36
 """More than 32 bits hold."""

@@ -37,7 +37,8 @@ from fairsched.policies.gates import (
 )
 from fairsched.policies.gates.counter import V_44, V_49, V_49_WORKER, V_CHANGE
 from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
-from fairsched.policies.guarantees import T_WAIT, GateGuarantee, wait_bound_cost
+from fairsched.policies.guarantees import GateGuarantee, wait_bound_cost
+from fairsched.policies.guarantees.seconds import T_WAIT
 from tests.support.authors.allowance import Allowance
 
 WEIGHTS = st.lists(st.integers(1, 6), min_size=2, max_size=5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairsched.model.request import Prompt
 from fairsched.policies import offline
-from fairsched.policies.offline.prefix_groups import ROOT
+from fairsched.policies.offline.prefix_groups import GROUPINGS, ROOT
 from fairsched.verify.proofs.offline.prefix_groups import saved_by_partitions
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
@@ -75,7 +75,7 @@ def test_thresholds_save_what_the_recursion_does(batch: list[list[int]]) -> None
     made = tree(batch)
     best = offline.exact_groups(made).saved_tokens
     assert best == recursion(made)
-    assert all(offline.groups_by(made, name).saved_tokens <= best for name in offline.GROUPINGS)
+    assert all(offline.groups_by(made, name).saved_tokens <= best for name in GROUPINGS)
     assert best <= made.saved_tokens_max
 
 
@@ -99,7 +99,7 @@ def test_no_partition_of_3000_random_batches_saves_more() -> None:
     assert missed["greedy"] > missed["greedy-absorb-last"] > 0
 
 
-@given(BATCHES, st.sampled_from(offline.GROUPINGS))
+@given(BATCHES, st.sampled_from(GROUPINGS))
 def test_every_prompt_is_in_one_group(batch: list[list[int]], name: offline.Grouping) -> None:
     """Groups part the batch, and all of a group begin with its prefix and have a token of their own."""
     groups = offline.groups_by(tree(batch), name)

@@ -8,10 +8,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fairsched.engines.adapters.endpoint_picker import Picker
 from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, PickedClient, PickerConfig, PickerLimits
-from fairsched.engines.gateway import Usage, Window, build_account, gateway_policy
+from fairsched.engines.gateway import Usage, Window, gateway_policy
 from fairsched.engines.gateway.account import Account, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
-from fairsched.engines.gateway.window.leases import Change, Leasing, MemoryStore, Store, StoreError
+from fairsched.engines.gateway.server import build_account
+from fairsched.engines.gateway.window.leases import MemoryStore, Store, StoreError
+from fairsched.engines.gateway.window.leases.leasing import Leasing
+from fairsched.engines.gateway.window.leases.store import Change
 from fairsched.engines.serving import ClientRegistry
 from fairsched.model.request import Client
 from fairsched.policies.guarantees import SECOND_NS, window_limits

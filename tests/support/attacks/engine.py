@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import sys
 
-from fairsched.engines.conformance import MockEngine, MockServer, serving
+from fairsched.engines.conformance.mock_server import MockEngine, MockServer, serving
 
 
 async def main() -> None:

@@ -10,7 +10,8 @@ import aiohttp
 
 from fairsched.engines.gateway.config import LimitConfig
 from fairsched.engines.gateway.server import Connections
-from fairsched.engines.server import Access, ApiServer, Backend, ByteTokenizer, CallReader, address, listening
+from fairsched.engines.server import Access, ApiServer, Backend, CallReader, address, listening
+from fairsched.engines.server.text import ByteTokenizer
 from fairsched.engines.serving import Executor
 from fairsched.policies.catalog import DLPM
 from tests.support.engines.fake_executor import VOCABULARY, FakeExecutor, answer_of

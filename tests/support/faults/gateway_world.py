@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import attrs
 
-from fairsched.engines.conformance import MockServers
+from fairsched.engines.conformance.suite import MockServers
 from fairsched.engines.gateway import bound_text, gateway_policy, read_config
 from fairsched.engines.gateway.config import hashed_key
 from fairsched.engines.gateway.policy import window_terms

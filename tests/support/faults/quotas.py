@@ -10,7 +10,8 @@ import msgspec
 
 from fairsched.engines.gateway.account.quota import Budgets
 from fairsched.engines.gateway.config import QuotaConfig, QuotasConfig
-from fairsched.engines.gateway.window.leases import Change, MemoryStore, Store, StoreError
+from fairsched.engines.gateway.window.leases import MemoryStore, Store, StoreError
+from fairsched.engines.gateway.window.leases.store import Change
 from fairsched.policies.guarantees.quota import DAY_NS, WINDOWS, Ledger
 from tests.support.adapters.gateway_scenarios import ADMIN, World
 from tests.support.adapters.http import Answered, Caller

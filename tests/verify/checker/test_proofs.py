@@ -10,7 +10,8 @@ from fairsched.verify.checker.proof import Proof
 from fairsched.verify.checker.rules import Reasoning, reasoning
 from fairsched.verify.checker.terms import Term, TermTable, expressions
 from fairsched.verify.proofs import SUITE, claims_of
-from fairsched.verify.solvers import checked_proof, cpc_proof, questions, z3_answer
+from fairsched.verify.solvers import checked_proof, z3_answer
+from fairsched.verify.solvers.cross_check import cpc_proof, questions
 
 pytestmark = pytest.mark.kept
 

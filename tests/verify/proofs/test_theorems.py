@@ -10,10 +10,11 @@ from fairsched.model.theorem import REJOIN_KEEPS_DEBT
 from fairsched.policies.gates import counter, deficit, hierarchical, in_batch
 from fairsched.policies.orders.abilities import weighted_round_robin
 from fairsched.verify.logic import Claim, Event, Kind, Need, System, closure
-from fairsched.verify.proofs import SUITE, claims_of, gate_claims
+from fairsched.verify.proofs import SUITE, claims_of
 from fairsched.verify.proofs.orders import admission
-from fairsched.verify.solvers import Broken, Proved, Unknown, prove
-from fairsched.verify.solvers.prover import audit, prove_changed
+from fairsched.verify.proofs.suite import gate_claims
+from fairsched.verify.solvers import Broken, Proved, prove
+from fairsched.verify.solvers.prover import Unknown, audit, prove_changed
 
 pytestmark = pytest.mark.kept("docs/reference/theorems.md")
 

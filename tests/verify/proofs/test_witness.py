@@ -9,8 +9,9 @@ from fairsched.model.events import Decoded, Finished
 from fairsched.model.pricing import Rates, charge_max_reserved
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.logic import NotAWitness, Witness, attained
-from fairsched.verify.proofs import gate_claims, witnesses
+from fairsched.verify.proofs import witnesses
 from fairsched.verify.proofs.gates import deficit_witness
+from fairsched.verify.proofs.suite import gate_claims
 from tests.support.scenarios import job, policy, run, world
 
 pytestmark = pytest.mark.kept

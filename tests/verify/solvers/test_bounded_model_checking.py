@@ -10,7 +10,8 @@ from fairsched.verify.logic import Claim, Document, replay_counterexample
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
-from fairsched.verify.solvers import Broken, NotReached, prove, reach
+from fairsched.verify.solvers import Broken, prove
+from fairsched.verify.solvers.bounded_model_checking import NotReached, reach
 
 pytestmark = pytest.mark.kept
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from fairsched.verify.proofs import SUITE, claims_of
-from fairsched.verify.solvers import NotWrittenError, lemma, questions, refused
+from fairsched.verify.solvers import refused
+from fairsched.verify.solvers.coq import NotWrittenError, lemma
+from fairsched.verify.solvers.cross_check import questions
 
 needs_coq = pytest.mark.skipif(shutil.which("coqc") is None, reason="coqc is not installed")
 QUESTION = """

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from fairsched.model.algebra import EXACT, NO_GROUP, NUMPY, ExactVector
 from fairsched.verify import logic
-from fairsched.verify.logic import CLIENT, INTERPRETATIONS, Point, Value, Z3Algebra, scalar, total
+from fairsched.verify.logic import CLIENT, Point, Value, Z3Algebra, total
 from fairsched.verify.logic.symbolic import exact_division
+from fairsched.verify.logic.system import INTERPRETATIONS
+from fairsched.verify.logic.term_algebra import ClosedFormValue, point, scalar
 from fairsched.verify.mutation.equivalence import FirstOfEquals
 
 pytestmark = pytest.mark.kept
@@ -54,10 +56,10 @@ def _symbolic(o: logic.Z3Algebra, w: SimpleNamespace) -> tuple[SimpleNamespace, 
     functions = {name: z3.Function(name, logic.CLIENT, sort) for name, sort in _SORTS.items()}
     for name, function in functions.items():
         universe += [function(client) == entry for client, entry in zip(clients, getattr(w, name), strict=True)]
-    made = {name: logic.ClosedFormValue(functions[name], boolean=False, vector=True) for name in ("v", "u")}
+    made = {name: ClosedFormValue(functions[name], boolean=False, vector=True) for name in ("v", "u")}
     mask = logic.Value(functions["m"], boolean=True, vector=True)
     point = logic.Point(z3.BoolVal(w.p != NO_GROUP), clients[max(w.p, 0)])
-    return SimpleNamespace(**made, m=mask, p=point, x=logic.scalar(z3.IntVal(w.x))), clients, universe
+    return SimpleNamespace(**made, m=mask, p=point, x=scalar(z3.IntVal(w.x))), clients, universe
 
 
 _SORTS = {"v": z3.IntSort(), "u": z3.IntSort(), "m": z3.BoolSort()}
@@ -104,11 +106,11 @@ def test_every_word_over_numbered_clients_computes_what_the_exact_word_computes(
     """On constants every word simplifies to the exact word's value, and a choice to the first of equals."""
     o = logic.FixedAlgebra(N)
     fixed = SimpleNamespace(
-        v=logic.ClosedFormValue([z3.IntVal(entry) for entry in exact.v].__getitem__, boolean=False, vector=True),
-        u=logic.ClosedFormValue([z3.IntVal(entry) for entry in exact.u].__getitem__, boolean=False, vector=True),
+        v=ClosedFormValue([z3.IntVal(entry) for entry in exact.v].__getitem__, boolean=False, vector=True),
+        u=ClosedFormValue([z3.IntVal(entry) for entry in exact.u].__getitem__, boolean=False, vector=True),
         m=logic.Value([z3.BoolVal(entry) for entry in exact.m].__getitem__, boolean=True, vector=True),
-        p=logic.point(z3.IntVal(exact.p)),
-        x=logic.scalar(z3.IntVal(exact.x)),
+        p=point(z3.IntVal(exact.p)),
+        x=scalar(z3.IntVal(exact.x)),
     )
     for number, word in enumerate(WORDS):
         value, expected = word(o, fixed), word(EXACT, exact)
@@ -181,7 +183,7 @@ def test_any_of_the_equals_may_be_chosen() -> None:
         lambda v: v & v,
         lambda v: logic.Z3Algebra().where(v, 1, 2),
         lambda v: logic.Z3Algebra().any(v),
-        lambda v: logic.Z3Algebra().where(logic.scalar(z3.Bool("b")), v, v),
+        lambda v: logic.Z3Algebra().where(scalar(z3.Bool("b")), v, v),
         lambda v: logic.Z3Algebra().pick(v, 0, 0),  # type: ignore[arg-type]
     ],
 )

@@ -12,7 +12,7 @@ from fairsched.engines.logs.access.presets.proxies import ENVOY_JSON, ENVOY_TEXT
 from fairsched.engines.logs.access.presets.telemetry import LITELLM, OTLP
 from fairsched.engines.logs.access.rows import LogKind
 
-__all__ = ["PRESETS", "Preset", "recognise"]
+__all__ = ["PRESETS", "recognise"]
 
 PRESETS: tuple[Preset, ...] = (
     *(NGINX_TEXT, NGINX_JSON, ENVOY_TEXT, ENVOY_JSON, LITELLM),

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.analysis.audit import Audit, audit_log, audit_models, basis, verdict
+from fairsched.engines.analysis.audit import Audit, audit_log, audit_models
 from fairsched.engines.analysis.audit.inference import STREAMING_MIN, first_tokens
+from fairsched.engines.analysis.audit.text import basis, verdict
 from fairsched.engines.logs.access import UNKNOWN, read_access_log
 from tests.support.access_logs import MS, TEAM, Known, Sender, known_waits
 

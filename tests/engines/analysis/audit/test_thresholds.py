@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.analysis.audit import (
-    FIGURES,
-    Audit,
-    Judgement,
-    audit_log,
-    exit_status,
-    judged,
-    junit,
-    read_thresholds,
-)
+from fairsched.engines.analysis.audit import FIGURES, Audit, audit_log, exit_status, judged, junit, read_thresholds
+from fairsched.engines.analysis.audit.thresholds import Judgement
 from fairsched.engines.analysis.outcomes import Summary
 from tests.support.access_logs import Line, write
 

@@ -18,7 +18,8 @@ from fairsched.engines.gateway.config import (
     QuotaConfig,
     QuotasConfig,
 )
-from fairsched.engines.gateway.window.leases import FileStore, MemoryStore, Store
+from fairsched.engines.gateway.window.leases import MemoryStore, Store
+from fairsched.engines.gateway.window.leases.store import FileStore
 from fairsched.policies.guarantees.quota import DAY_NS, MINUTE_NS
 from tests.engines.serving.test_metrics import sample, samples_of
 from tests.support.adapters.gateway_scenarios import Fake, World, dying, faked, world

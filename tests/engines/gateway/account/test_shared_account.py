@@ -16,7 +16,8 @@ from fairsched.engines.gateway.account import PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, OrganisationConfig, StoreConfig
 from fairsched.engines.gateway.openai import CallError
 from fairsched.engines.gateway.window import LeasedWindow
-from fairsched.engines.gateway.window.leases import FileStore, MemoryStore
+from fairsched.engines.gateway.window.leases import MemoryStore
+from fairsched.engines.gateway.window.leases.store import FileStore
 from fairsched.engines.settings import ConfigError
 from tests.support.adapters.loops import in_loop, in_virtual_time, until
 from tests.support.adapters.shared_gateways import OUTPUT, PROMPT, QUANTUM, WEIGHTS, WINDOW, Gateways, Pickers, config

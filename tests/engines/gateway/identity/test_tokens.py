@@ -15,7 +15,9 @@ from msgspec.structs import replace
 
 from fairsched.engines.gateway import CallError
 from fairsched.engines.gateway import config as gateway_config
-from fairsched.engines.gateway.identity import NO_PEER, CallerNames, Issuer, UnknownKeyError
+from fairsched.engines.gateway.identity import CallerNames
+from fairsched.engines.gateway.identity.names import NO_PEER
+from fairsched.engines.gateway.identity.tokens import Issuer, UnknownKeyError
 from fairsched.engines.serving import OTHERS
 from fairsched.engines.settings import ConfigError, made
 from tests.support.adapters.credentials import AUDIENCE, ISSUER, bearer, forged, jwk, jwks, secret_of, token

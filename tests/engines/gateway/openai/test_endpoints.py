@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from fairsched.engines.gateway.config import LimitConfig, QuotasConfig
-from fairsched.engines.gateway.openai import GATED
+from fairsched.engines.gateway.openai.endpoints import GATED
 from tests.support.adapters.gateway_scenarios import World, world
 from tests.support.adapters.http import served, streamed
 from tests.support.adapters.loops import in_loop, until

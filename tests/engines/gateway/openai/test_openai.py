@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.gateway import CallError, StreamReader, Usage, openai, usage_of
 from fairsched.engines.gateway.config import GatewayConfig, ServerConfig
+from fairsched.engines.gateway.openai.endpoints import GATED
 from tests.support.adapters import gateway_fuzz
 
 CONFIG = GatewayConfig((ServerConfig("http://127.0.0.1:9", 4000),), media_tokens=500)
@@ -579,7 +580,7 @@ def test_an_error_quotes_what_is_no_text() -> None:
 
 def test_a_stream_that_breaks_off_ends_in_an_event_of_its_form() -> None:
     """Each form's clients find the message where they look for it."""
-    for endpoint in openai.GATED:
+    for endpoint in GATED:
         said = openai.error_event("broke\noff", endpoint.form)
         *head, data, _, _ = said.split(b"\n")
         document = json.loads(data.removeprefix(b"data: "))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.gateway import Share, Window, window_policy
-from fairsched.engines.gateway.window import Placement
+from fairsched.engines.gateway.window.flight import Placement
 from fairsched.model.events import Admitted, Cancelled, Event, Finished
 from fairsched.model.monitor import MonitorReport
 from fairsched.model.pricing import COMMON
