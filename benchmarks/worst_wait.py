@@ -27,7 +27,7 @@ from fairsched.engines.calibration.meter import StepMeter
 from fairsched.engines.serving import Engine
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.torch import TorchSpec
-from fairsched.engines.workloads.generators import worst_wait_world
+from fairsched.engines.workloads.generators.demonstrations import worst_wait_world
 from fairsched.model.events import Arrived, Event, Finished, Prefilled
 from fairsched.model.machine import PRESETS, LatencyModel
 from fairsched.model.monitor import Monitor

@@ -22,7 +22,7 @@ from typing import TypeVar
 from fairsched.engines.gateway import gateway_policy
 from fairsched.engines.gateway.account import Account, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
-from fairsched.engines.gateway.server import build_account
+from fairsched.engines.gateway.server.process import build_account
 from fairsched.engines.gateway.window.leases import MemoryStore, Store, open_store
 from fairsched.engines.gateway.window.leases.store import Change
 

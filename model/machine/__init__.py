@@ -23,21 +23,14 @@ from fairsched.model.machine.kernels import (
     Skew,
     TimeTable,
 )
-from fairsched.model.machine.model import (
-    NOT_VALIDATED,
-    PROMPT_TOKENS,
-    DecodePiece,
-    LatencyModel,
-    Performance,
-    pipelined,
-)
+from fairsched.model.machine.model import PROMPT_TOKENS, DecodePiece, LatencyModel, Performance, pipelined
 from fairsched.model.machine.models import MODELS, ModelSizes
 from fairsched.model.machine.presets import DEFAULT_PRESET, PRESETS, preset
 
 __all__ = [
-    "DEFAULT_PRESET", "GPUS", "GRAPH_SIZES", "LINKS", "MODELS", "NOT_VALIDATED", "PRESETS", "PROMPT_TOKENS",
-    "AllReduce", "AttentionFormula", "AttentionTable", "DecodePiece", "EngineFacts", "Gpu", "HostTime", "Kernels",
-    "LatencyModel", "Link", "ModelSizes", "Performance", "PresetDocument", "ServerFacts", "Skew",
-    "TimeTable", "as_builtins", "by_formula", "check", "decoded", "encoded", "from_builtins", "gpu_of", "mfu",
-    "pipelined", "preset", "preset_document"
+    "DEFAULT_PRESET", "GPUS", "GRAPH_SIZES", "LINKS", "MODELS", "PRESETS", "PROMPT_TOKENS", "AllReduce",
+    "AttentionFormula", "AttentionTable", "DecodePiece", "EngineFacts", "Gpu", "HostTime", "Kernels", "LatencyModel",
+    "Link", "ModelSizes", "Performance", "PresetDocument", "ServerFacts", "Skew", "TimeTable", "as_builtins",
+    "by_formula", "check", "decoded", "encoded", "from_builtins", "gpu_of", "mfu", "pipelined", "preset",
+    "preset_document"
 ]  # fmt: skip

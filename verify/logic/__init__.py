@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from fairsched.verify.logic.system import (
         CONCLUSION,
         FLAG,
-        INTERPRETATIONS,
         MASK,
         POINT,
         SCALAR,
@@ -105,35 +104,24 @@ if TYPE_CHECKING:
         vectors,
         with_derived,
     )
-    from fairsched.verify.logic.term_algebra import (
-        CLIENT,
-        ClosedFormValue,
-        FixedAlgebra,
-        KernelError,
-        Point,
-        Value,
-        Z3Algebra,
-        lifted,
-        point,
-        scalar,
-    )
+    from fairsched.verify.logic.term_algebra import CLIENT, FixedAlgebra, KernelError, Point, Value, Z3Algebra, lifted
     from fairsched.verify.logic.witness import BEGIN, RATES, NotAWitness, RunStep, Witness, attained, one, served
     from fairsched.verify.logic.wording import worded
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "BEGIN", "CLIENT", "CONCLUSION", "FLAG", "INTERPRETATIONS", "MASK", "PATH_WORDS", "POINT", "RATES", "SCALAR",
-    "VECTOR", "Answer", "ArithmeticClaim", "Bug", "Claim", "Clause", "ClosedFormValue", "Condition", "Contract",
-    "Counterexample", "Document", "Event", "FixedAlgebra", "Formula", "Functions", "Happening", "KernelError", "Kind",
-    "Need", "NotAWitness", "NotPermittedError", "PathVector", "Paths", "PlainWorld", "Point", "RefutedClaim", "Rule",
-    "RunStep", "SampledClaim", "SavedDocument", "Seen", "Shown", "Shows", "SmtScript", "Step", "SymbolicInt", "System",
-    "Term", "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "Written", "Z3Algebra", "and_also",
-    "arithmetic", "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed",
-    "counterexample_document", "decided", "decoded", "definition_of", "explore", "formula_breaches", "hypotheses",
-    "if_then", "implies", "impurities", "kernels_of", "lifted", "line_of", "minimised", "module_of", "of_one", "one",
-    "one_if", "one_step", "ones", "only", "point", "product", "read_counterexample", "refuted", "refuted_by",
-    "replay_counterexample", "replay_saved", "reworded", "same", "sampled", "scalar", "scalars", "script", "served",
-    "spread", "state_after", "step_named", "steps", "total", "truth", "unchecked", "vectors", "violations",
-    "with_derived", "with_names", "with_text", "worded", "world_document"
+    "BEGIN", "CLIENT", "CONCLUSION", "FLAG", "MASK", "PATH_WORDS", "POINT", "RATES", "SCALAR", "VECTOR", "Answer",
+    "ArithmeticClaim", "Bug", "Claim", "Clause", "Condition", "Contract", "Counterexample", "Document", "Event",
+    "FixedAlgebra", "Formula", "Functions", "Happening", "KernelError", "Kind", "Need", "NotAWitness",
+    "NotPermittedError", "PathVector", "Paths", "PlainWorld", "Point", "RefutedClaim", "Rule", "RunStep",
+    "SampledClaim", "SavedDocument", "Seen", "Shown", "Shows", "SmtScript", "Step", "SymbolicInt", "System", "Term",
+    "Value", "Values", "Witness", "World", "WorldClaim", "WorldFile", "Written", "Z3Algebra", "and_also", "arithmetic",
+    "at_least", "attained", "broken", "changed", "claim_named", "closure", "confirmed", "counterexample_document",
+    "decided", "decoded", "definition_of", "explore", "formula_breaches", "hypotheses", "if_then", "implies",
+    "impurities", "kernels_of", "lifted", "line_of", "minimised", "module_of", "of_one", "one", "one_if", "one_step",
+    "ones", "only", "product", "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved",
+    "reworded", "same", "sampled", "scalars", "script", "served", "spread", "state_after", "step_named", "steps",
+    "total", "truth", "unchecked", "vectors", "violations", "with_derived", "with_names", "with_text", "worded",
+    "world_document"
 ]  # fmt: skip

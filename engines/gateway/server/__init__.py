@@ -2,10 +2,10 @@
 `processes` runs several."""
 
 from fairsched.engines.gateway.server.connections import Connections, sockets_at
-from fairsched.engines.gateway.server.process import build, build_account, listening, log_to_stderr, loop_factory, serve
+from fairsched.engines.gateway.server.process import build, listening, log_to_stderr, loop_factory, serve
 from fairsched.engines.gateway.server.processes import UNEXPLAINED, Spec, supervise
 
 __all__ = [
-    "UNEXPLAINED", "Connections", "Spec", "build", "build_account", "listening", "log_to_stderr", "loop_factory",
-    "serve", "sockets_at", "supervise"
+    "UNEXPLAINED", "Connections", "Spec", "build", "listening", "log_to_stderr", "loop_factory", "serve", "sockets_at",
+    "supervise"
 ]  # fmt: skip

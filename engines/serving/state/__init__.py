@@ -1,11 +1,7 @@
 """State that survives a restart: snapshot and journal. Read `state_store` first."""
 
-from fairsched.engines.serving.state.journal import JournalError, StateStore, Tail, read_journal
 from fairsched.engines.serving.state.restart import resume
 from fairsched.engines.serving.state.snapshot import packed, unpacked, write_whole
 from fairsched.engines.serving.state.state_store import EngineStore
 
-__all__ = [
-    "EngineStore", "JournalError", "StateStore", "Tail", "packed", "read_journal", "resume", "unpacked",
-    "write_whole"
-]  # fmt: skip
+__all__ = ["EngineStore", "packed", "resume", "unpacked", "write_whole"]

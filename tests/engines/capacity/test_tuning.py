@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis import Measures, Summary
-from fairsched.engines.capacity import Demand, TunedPoint, Tuning, tune_first_token
+from fairsched.engines.capacity import Demand, Tuning, tune_first_token
 from fairsched.engines.capacity.first_token import BASES
-from fairsched.engines.capacity.point import simulated
+from fairsched.engines.capacity.point import TunedPoint, simulated
 from fairsched.engines.capacity.tuning import SAME, caps_for, quanta_for, search
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
 from fairsched.model import events as ev

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.serving import BlockKeys, Engine, Sampling, write_whole
-from fairsched.engines.serving.state import JournalError, read_journal
+from fairsched.engines.serving.state.journal import JournalError, read_journal
 from fairsched.engines.serving.state.restart import Recovery, caught_up, kept, resume
 from fairsched.engines.serving.state.snapshot import OtherPolicyError, SavedEngine, SnapshotError, restore, snapshot
 from fairsched.engines.serving.state.state_store import EngineStore

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.simulation import simulate_events
-from fairsched.engines.workloads.generators import worst_wait_world
+from fairsched.engines.workloads.generators.demonstrations import worst_wait_world
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Preempted, Prefilled, Rejected
 from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport

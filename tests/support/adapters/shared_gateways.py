@@ -11,7 +11,7 @@ from fairsched.engines.adapters.endpoint_picker.config import EndpointPool, Pick
 from fairsched.engines.gateway import Usage, Window, gateway_policy
 from fairsched.engines.gateway.account import Account, PlaceRequest
 from fairsched.engines.gateway.config import ClientConfig, GatewayConfig, ServerConfig, StoreConfig
-from fairsched.engines.gateway.server import build_account
+from fairsched.engines.gateway.server.process import build_account
 from fairsched.engines.gateway.window.leases import MemoryStore, Store, StoreError
 from fairsched.engines.gateway.window.leases.leasing import Leasing
 from fairsched.engines.gateway.window.leases.store import Change

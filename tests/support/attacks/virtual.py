@@ -20,7 +20,8 @@ from fairsched.engines.conformance.mock_server import MockEngine, MockServer, se
 from fairsched.engines.gateway import gateway_policy, listening, read_config
 from fairsched.engines.gateway.app import application
 from fairsched.engines.gateway.gateway import Gateway
-from fairsched.engines.gateway.server import Connections, build_account
+from fairsched.engines.gateway.server import Connections
+from fairsched.engines.gateway.server.process import build_account
 from fairsched.engines.gateway.tls import tls_context
 from fairsched.engines.gateway.window.leases import MemoryStore, Store
 from tests.support.adapters.loops import VirtualLoop
