@@ -13,10 +13,11 @@ are no events here, see `FairGate`: work that is cancelled, and weights that cha
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial, reduce
 from itertools import product
 from math import lcm
+from operator import and_
 from types import MemberDescriptorType
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from fairsched.model.algebra import EXACT, Algebra, ExactVector
 from fairsched.model.request import Client
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED, Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates import EVENTS, KernelGate
+from fairsched.policies.gates import EVENTS, KernelGate, Returns
 from fairsched.verify import events
 from fairsched.verify import logic as v
 from fairsched.verify.events import PROVED, fast_claims
@@ -135,6 +136,16 @@ class FairGate(KernelGate):
 
     always: ClassVar[tuple[Clause, ...]] = ()
     promises: ClassVar[tuple[Promise, ...]] = ()
+    not_promised: ClassVar[tuple[str, ...]] = ()
+    """Those of `return-debt` and `return-credit`, which each gate that promises owes, that it does not keep."""
+
+    @property
+    def returns(self) -> Returns:  # type: ignore[override]
+        """What is proved of a client that leaves and returns, or why nothing is."""
+        kept = {name: "its author does not" if name in self.not_promised else (name,) for name in _OF_AUTHORS}
+        alone = tuple(promise.name for promise in self.promises if "f" not in promise.backlogged)
+        owed = {**kept, RETURN_LEAD: alone or "it promises only while both clients wait"}
+        return owed if self.promises else {}
 
     @property
     def theorems(self) -> tuple[Theorem, ...]:  # type: ignore[override]
@@ -220,6 +231,7 @@ class FairGate(KernelGate):
         )
         proofs = [_waiting_only(cls, source), v.Claim(always, _system(cls, ""), _empty(cls), kept, kept)]
         proofs.append(_progress(cls, source, kept))
+        proofs += _returns(cls, source, kept) if cls.promises else ()
         for promise in cls.promises:
             waited = tuple(_waited(client) for client in promise.backlogged)
             theorem = Theorem(
@@ -242,7 +254,7 @@ class FairGate(KernelGate):
 
 DATA = frozenset({
     *("state", "constants", "per_weight", "over_weight", "grows", "seed", "fast", "sparse", "name"),
-    *("always", "promises"),
+    *("always", "promises", "not_promised"),
 })  # fmt: skip
 """What a declaration says by values; everything else that a gate has is the library's."""
 
@@ -264,11 +276,15 @@ def _check(gate: type[FairGate]) -> None:
             f"{gate.__name__}: {', '.join(beside)} is no part of a declaration, and would run beside what is proved: "
             "write it as a kernel, or leave it out"
         )
-    taken = {*_OWN, "x", "r", "score", "ready", "lot", "U", "f", "g", "p", "charge", "d", "idle", "o"}
+    taken = {*_OWN, *"xrUfgpdo", "score", "ready", "lot", "charge", "charges", "amount", "idle"}
     names = (*gate.state, *gate.constants, *gate.per_weight, *gate.over_weight, *(f"{name}0" for name in gate.state))
     for name in names:
         if name in taken or names.count(name) > 1:
             raise ValueError(f"{gate.__name__}: the name {name!r} has a meaning already")
+    if unknown := sorted({*gate.not_promised} - {*_OF_AUTHORS}):
+        raise ValueError(f"{gate.__name__}: not_promised {', '.join(unknown)}: it is of {', '.join(_OF_AUTHORS)}")
+    if gate.promises and not gate.kernels("decode"):
+        raise ValueError(f"{gate.__name__}: a gate that promises charges outputs: write a kernel `decode`")
     of_promises = [f for each in gate.promises for f in (each.holds, each.most, each.shares) if f is not None]
     clauses = [clause.holds for clause in (*gate.always, *(each for p in gate.promises for each in p.during))]
     for formula in (*clauses, *of_promises):
@@ -404,6 +420,89 @@ def _progress(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> v.
     seen = {name: kind for name, kind in of.seen.items() if name != "ready"}
     system = attrs.evolve(system, parameters={**system.parameters, **seen}, derived={**system.derived, **derived})
     return v.Claim(theorem, system, _empty(gate), (), (clause,), given=kept)
+
+
+# --- who leaves and returns ------------------------------------------------------------------------------------------
+# A vector that `decode` moves counts charges; the way in which it moves is that of charges, and the other forgives.
+
+RETURN_DEBT, RETURN_CREDIT, RETURN_LEAD = "return-debt", "return-credit", "return-lead"
+RETURNS = {
+    RETURN_DEBT: "a client that leaves and returns is forgiven no debt",
+    RETURN_CREDIT: "a client that leaves and returns loses no credit beyond a quantum",
+    RETURN_LEAD: "a client that comes and goes is served no more than the bound beyond one that waits",
+}
+"""What every gate that promises a gap owes about one client that leaves and returns, or names as not promised."""
+_OF_AUTHORS = {
+    RETURN_DEBT: "a charge counts alike for clients of one weight, whether they wait or not, no return and no "
+    "admission forgives any, and no refill gives a client that is away more than one that waits",
+    RETURN_CREDIT: "a client that returns has all the credit with which it left",
+}
+
+
+def _returns(gate: type[FairGate], source: str, kept: tuple[Clause, ...]) -> Iterator[v.Claim]:
+    """Yield the obligations of an author's gate about a client p that leaves and returns, with any charges."""
+    system, of_gate = _system(gate, ""), events.declared(gate)
+    places = {"decode": {"charge": "charges"}, "admit": {"charge": "amount"}, "join": {}, "refill": {}}
+
+    def move(event: str, name: str) -> v.Formula:
+        """Return what the event adds to the vector."""
+
+        def moved(o: Algebra, w: World) -> v.Term:
+            own, kernel = getattr(w, name), of_gate.kernels[event].get(name)
+            given = {asked: getattr(w, place) for asked, place in places[event].items()}
+            return own - own if kernel is None else of_gate.call(kernel, o, w, **given) - own
+
+        return moved
+
+    def clause(said: str, holds: Callable[..., v.Term], points: int = 0) -> Clause:
+        def each(o: Algebra, w: World, *i: v.Term) -> v.Term:
+            counted = (World(**{event: getattr(w, f"{event} {n}") for event in places}) for n in gate.kernels("decode"))
+            return reduce(and_, (holds(o, w, moved, *i) for moved in counted))
+
+        return Clause(said, each, points)
+
+    def forgives_none(o: Algebra, charged: v.Term, moved: v.Term) -> v.Term:
+        return o.where(charged > 0, moved >= 0, o.where(charged < 0, moved <= 0, True))
+
+    def weighs(o: Algebra, w: World, i: v.Term) -> v.Term:
+        vectors = [getattr(w, name) for name in (*gate.per_weight, *gate.over_weight)]
+        return reduce(and_, (same(vector, of(o, vector, i)) for vector in vectors), w.charges >= 1)
+
+    def alike(o: Algebra, w: World, moved: World, i: v.Term) -> v.Term:
+        one, other = moved.decode, of(o, moved.decode, i)
+        equal = weighs(o, w, i) & same(w.charges, of(o, w.charges, i))
+        return implies(o, equal, same(one, other)) & o.where(one > 0, other > 0, (one < 0) & (other < 0))
+
+    def returned(o: Algebra, w: World, moved: v.Term) -> v.Term:
+        """Return what p gains if it returns now; it is away."""
+        return o.where(spread(o.pick(w.queued, w.p, True), moved), moved - moved, moved)
+
+    def refilled(o: Algebra, w: World, moved: World, i: v.Term) -> v.Term:
+        compared = o.where(w.queued, False, weighs(o, w, i) & spread(o.pick(w.queued, i, False), w.U))
+        return implies(o, compared, forgives_none(o, moved.decode, moved.refill - of(o, moved.refill, i)))
+
+    clauses = {
+        RETURN_DEBT: (
+            clause("equal charges count alike, and all one way", alike, 1),
+            clause("no admission forgives", lambda o, w, m: forgives_none(o, m.decode, m.admit)),
+            clause("no return forgives", lambda o, w, m: forgives_none(o, m.decode, returned(o, w, m.join))),
+            clause("no refill gives one that is away more than one that waits", refilled, 1),
+        ),
+        RETURN_CREDIT: (
+            clause("no return takes", lambda o, w, m: forgives_none(o, m.decode, returned(o, w, -m.join))),
+        ),
+    }
+    moves = {f"{event} {name}": move(event, name) for name in gate.kernels("decode") for event in places}
+    system = attrs.evolve(
+        system,
+        parameters={**system.parameters, "p": v.POINT, "charges": v.VECTOR, "amount": v.SCALAR},
+        laws=(*system.laws, events.EXISTS, v.Need(lambda o, w: w.charges >= 1), v.Need(lambda o, w: w.amount >= 1)),
+        derived={**system.derived, **moves},
+    )
+    for name, statement in _OF_AUTHORS.items():
+        if name not in gate.not_promised:
+            theorem = Theorem(name, statement, source, (MEM_RESERVE, GATE_RESPECTED), rests_on=("always",))
+            yield v.Claim(theorem, system, _empty(gate), (), clauses[name], given=kept)
 
 
 # --- what may happen ------------------------------------------------------------------------------------------------

@@ -69,6 +69,8 @@ def _proved(name: str) -> Iterator[str]:
         broken = sorted({each for _, all_broken in lost for each in all_broken}, key=lambda each: each.name)
         named = ", ".join(link(theorem.id) for theorem, _ in lost)
         yield f"Not of it, since it breaks {', '.join(map(assumption_link, broken))}: {named}."
+    if returns := [f"- {escaped(sentence(line))}" for line in about.returns()]:
+        yield "\n".join(("What a client gains or loses that leaves and returns:", "", *returns))
 
 
 def policy_table(names: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from fairsched.policies.gates.base import (
     Cautions,
     Gate,
     OpenGate,
+    Returns,
 )
 from fairsched.policies.gates.counter import V_43, V_INT64, V_TOTAL, CounterGate, CounterState
 from fairsched.policies.gates.deficit import DeficitGate, DeficitState
@@ -61,7 +62,7 @@ __all__ = [
     "BoundedGate", "Calls", "Cautions", "CounterGate", "CounterState", "DeficitGate", "DeficitState", "Gate",
     "GateInterpreter", "GlobalDeficitGate", "HierarchicalGate", "HierarchicalState", "InBatchGate", "Kernel",
     "KernelAdmissions", "KernelFault", "KernelGate", "LeaseError", "LeasedDeficits", "LeasedGate", "LeasedTree",
-    "OpenGate", "PrintedDeficitGate", "Renewal", "Renewed", "SharedAccount", "Terms", "bands", "call", "counter",
-    "credit_ledger", "decode_charge_max", "deficit", "hierarchical", "in_batch", "interpreter", "leased", "left",
-    "on_lease", "parameters", "prefill_charge_max", "renewed", "shared"
+    "OpenGate", "PrintedDeficitGate", "Renewal", "Renewed", "Returns", "SharedAccount", "Terms", "bands", "call",
+    "counter", "credit_ledger", "decode_charge_max", "deficit", "hierarchical", "in_batch", "interpreter", "leased",
+    "left", "on_lease", "parameters", "prefill_charge_max", "renewed", "shared"
 ]  # fmt: skip

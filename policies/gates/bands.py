@@ -52,7 +52,7 @@ from fairsched.model.serialization import Derived
 from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.authoring import Kernel
-from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
+from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms, Returns
 from fairsched.policies.gates.deficit import DeficitGate, DeficitState
 from fairsched.policies.gates.interpreters import GateInterpreter, Part, interpreter
 from fairsched.policies.vectors import column, grown
@@ -362,6 +362,11 @@ class BandGate(BoundedGate[BandState]):
     theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = (BAND_GATE.id, BAND_WITHIN.id)
     gap_theorems: ClassVar[tuple[str, ...]] = (BAND_WITHIN.id,)
+    returns: ClassVar[Returns] = {
+        "return-debt": (BAND_WITHIN.id,),
+        "return-credit": (BAND_WITHIN.id,),
+        "return-lead": "between clients of one band only D-weighted is said",
+    }
 
     rates: Rates = attrs.field(factory=Rates)
     quantum: int = attrs.field(default=4096, validator=validators.quantum)

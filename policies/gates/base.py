@@ -5,7 +5,7 @@ a short-lived owner of copies of the state's vectors, so that several admissions
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import attrs
@@ -166,6 +166,11 @@ class BoundTerms:
     scale: int = 1
 
 
+Returns: TypeAlias = Mapping[str, tuple[str, ...] | str]
+"""The theorems that say what a client gains or loses that leaves and returns, by obligation
+(`fairsched.verify.authoring.RETURNS`), or in a sentence why it is not promised."""
+
+
 class BoundedGate(Gate[GateState]):
     """A gate whose theorems have constants: they bound by how much the service of clients differs.
 
@@ -175,6 +180,7 @@ class BoundedGate(Gate[GateState]):
 
     refunds_widen: ClassVar[bool] = True
     gap_theorems: ClassVar[tuple[str, ...]] = ()
+    returns: ClassVar[Returns] = {}
 
     @abstractmethod
     def bound_terms(self, clients: tuple[Client, ...], limits: Limits) -> tuple[BoundTerms, ...]:

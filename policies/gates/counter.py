@@ -24,7 +24,7 @@ from fairsched.model.pricing import multipliers
 from fairsched.model.request import Client
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.authoring import Kernel, KernelGate
-from fairsched.policies.gates.base import BoundTerms
+from fairsched.policies.gates.base import BoundTerms, Returns
 from fairsched.policies.validators import one_of
 
 # --- theorems, proved in fairsched.verify for every number of clients -----------------------------------------------
@@ -255,6 +255,11 @@ class CounterGate(KernelGate):
     follows_weights: ClassVar[bool] = True
     charge_rule: ClassVar[ChargeRule] = "prompt"
     gap_theorems: ClassVar[tuple[str, ...]] = (V_44.id,)
+    returns: ClassVar[Returns] = {
+        "return-debt": (V_DEBT.id,),
+        "return-credit": "a client that returns is raised to the lowest that waits, whatever it saved (V-lift)",
+        "return-lead": (V_49.id,),
+    }
     theorems: ClassVar[tuple[th.Theorem, ...]] = (
         *(V_43, V_DEBT, V_44, V_49, V_49_WORKER, V_411, V_411_TIME, V_CHANGE),
         *(V_TOTAL, V_INT64, V_GATE, V_LIFT, V_REFUND, V_SUMS),

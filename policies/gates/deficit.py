@@ -30,7 +30,7 @@ from fairsched.model.request import Client
 from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, ChargingRule, Limits
 from fairsched.policies.gates.authoring import Kernel, KernelAdmissions, KernelGate
-from fairsched.policies.gates.base import BoundTerms
+from fairsched.policies.gates.base import BoundTerms, Returns
 from fairsched.policies.validators import one_of, percent, positive
 from fairsched.policies.vectors import grown
 
@@ -535,6 +535,11 @@ class DeficitGate(KernelGate):
     theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = ("D-wc", "D-gate")
     gap_theorems: ClassVar[tuple[str, ...]] = (D_WEIGHTED.id, D_CAP.id)
+    returns: ClassVar[Returns] = {
+        "return-debt": (D_A1.id,),
+        "return-credit": (D_A1.id,),
+        "return-lead": (D_42.id,),
+    }
 
     quantum: int = attrs.field(default=4096, validator=validators.quantum)
     """Credit of one refill for weight 1, in cost units; unless set, twice the step's token budget.  Larger follows

@@ -44,7 +44,7 @@ from fairsched.model.serialization import Derived
 from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, Limits
 from fairsched.policies.gates.authoring import Kernel, common, in_queue
-from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms
+from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms, Returns
 from fairsched.policies.gates.deficit import (
     DeficitGate,
     credit_lasts,
@@ -426,6 +426,11 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
     theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = ("H-rounds", "H-progress")
     gap_theorems: ClassVar[tuple[str, ...]] = (H_WEIGHTED.id,)
+    returns: ClassVar[Returns] = {
+        "return-debt": (H_CHANGE.id,),
+        "return-credit": (H_CHANGE.id,),
+        "return-lead": (H_SPLIT.id,),
+    }
     refills_top: ClassVar[bool] = True
     """Whether the family below the root has its credit from here."""
 

@@ -31,6 +31,7 @@ from fairsched.model.algebra import NO_SCORE, NUMPY, Algebra, Bools, Ints, Mask,
 from fairsched.model.pricing import charge_max_paused, price
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.authoring import common, in_queue
+from fairsched.policies.gates.base import Returns
 from fairsched.policies.gates.deficit import (
     D_FIRST,
     D_GATE,
@@ -167,6 +168,11 @@ class InBatchGate(DeficitGate):
     theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = (D_PAUSE_PROGRESS.id, D_GATE.id)
     gap_theorems: ClassVar[tuple[str, ...]] = (D_PAUSE_WEIGHTED.id,)
+    returns: ClassVar[Returns] = {
+        "return-debt": "a debt of P or more is forgiven while no client waits, since none was kept waiting for it",
+        "return-credit": "no theorem counts what refills give; credit stays in its range (D-pause-range)",
+        "return-lead": (D_PAUSE_LAG.id,),
+    }
 
     context_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
     """Longest prompt with its declared output; a longer request is rejected, and none: as they come."""

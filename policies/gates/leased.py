@@ -29,7 +29,7 @@ from fairsched.model.algebra import EXACT, NO_GROUP, NUMPY, Algebra, Bools, Exac
 from fairsched.model.request import Client
 from fairsched.policies.base import Limits
 from fairsched.policies.gates.authoring import Kernel
-from fairsched.policies.gates.base import AnyGate
+from fairsched.policies.gates.base import AnyGate, Returns
 from fairsched.policies.gates.deficit import (
     DeficitGate,
     DeficitState,
@@ -272,6 +272,11 @@ class LeasedGate(Balances, DeficitGate):
     theorems: ClassVar[tuple[th.Theorem, ...]] = LEASE_THEOREMS
     progress: ClassVar[tuple[str, ...]] = (L_PROGRESS.id,)
     gap_theorems: ClassVar[tuple[str, ...]] = (L_GAP.id, L_WEIGHTED.id)
+    returns: ClassVar[Returns] = {
+        "return-debt": "no theorem follows one client's charges; its deficit stays in its range (L-least)",
+        "return-credit": "no theorem follows one client's charges; its deficit stays in its range (L-most)",
+        "return-lead": (L_LAG.id,),
+    }
 
     lease: int = attrs.field(default=4096, validator=quantum)
     """Most credit of a client that a holder has on lease, in cost units."""

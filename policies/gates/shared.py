@@ -35,6 +35,7 @@ from fairsched.model.pricing import Rates, charge_max_reserved
 from fairsched.model.request import Client
 from fairsched.model.serialization import from_json, to_json
 from fairsched.policies.base import Limits
+from fairsched.policies.gates.base import Returns
 from fairsched.policies.gates.credit_ledger import CreditLedger
 from fairsched.policies.gates.deficit import (
     DeficitAdmissions,
@@ -306,6 +307,11 @@ class GlobalDeficitGate(DeficitGate):
     theorems: ClassVar[tuple[th.Theorem, ...]] = THEOREMS
     progress: ClassVar[tuple[str, ...]] = ("D2-steal",)
     gap_theorems: ClassVar[tuple[str, ...]] = (D2_GLOBAL.id, D2_STALE.id)
+    returns: ClassVar[Returns] = {
+        "return-debt": "no theorem follows one client over all workers (D-A.1 does at one worker)",
+        "return-credit": "no theorem follows one client over all workers (D-A.1 does at one worker)",
+        "return-lead": (D2_LAG.id,),
+    }
 
     keeps: Literal["fairness", "work"] = attrs.field(default="fairness", validator=one_of("fairness", "work"))
     """What is kept where one of both is lost: fairness (a worker may idle) or work (it refills the clients that

@@ -168,7 +168,7 @@ def test_an_authors_certificate_binds_the_authors_code(tmp_path: Path, monkeypat
 def test_products_and_chance_are_proved(gate: type[FairGate]) -> None:
     """For every number of clients, every weight and whatever is drawn."""
     assert {claim.theorem.id: type(prove(claim)) for claim in gate.claims()} == dict.fromkeys(
-        ("gate", "always", "progress", "gap"), Proved
+        ("gate", "always", "progress", "gap", "return-debt"), Proved
     )
 
 

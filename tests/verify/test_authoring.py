@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -14,18 +15,21 @@ from fairsched.cli import main
 from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
 from fairsched.model.theorem import NOTHING_REFUNDED
 from fairsched.policies.gates import (
-    AnyGate,
+    BandGate,
+    BoundedGate,
     CounterGate,
     DeficitGate,
     GlobalDeficitGate,
     HierarchicalGate,
+    InBatchGate,
+    LeasedGate,
     OpenGate,
     authoring,
     deficit,
 )
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, Order, ShortestPrompt
-from fairsched.verify.authoring import Clause, FairGate, Promise
+from fairsched.verify.authoring import RETURNS, Clause, FairGate, Promise
 from fairsched.verify.conformance.local import check_local_policy
 from fairsched.verify.logic import Claim, replay_counterexample
 from fairsched.verify.proofs import claims_of
@@ -52,7 +56,7 @@ class LeastServedMended(LeastServed):
 @pytest.mark.parametrize("gate", [Allowance, LeastServedMended])
 def test_a_fair_gate_is_proved(gate: type[FairGate]) -> None:
     """Whom it lets in, what always holds, that it makes progress and what it promises, for every number of clients."""
-    assert {claim.theorem.id for claim in gate.claims()} == {"gate", "always", "progress", "gap"}
+    assert {claim.theorem.id for claim in gate.claims()} >= {"gate", "always", "progress", "gap", "return-debt"}
     assert {type(prove(claim)) for claim in gate.claims()} == {Proved}
 
 
@@ -134,11 +138,93 @@ def test_a_gate_that_goes_round_ends_in_a_message(monkeypatch: pytest.MonkeyPatc
         gate.begin(state, heads).choose(heads)
 
 
-@pytest.mark.parametrize("gate", [DeficitGate, CounterGate, HierarchicalGate, GlobalDeficitGate])
-def test_every_shipped_gate_states_progress(gate: type[AnyGate]) -> None:
-    """Each names its theorems of progress, which are among those that are decided."""
+@pytest.mark.parametrize(
+    "gate", [DeficitGate, InBatchGate, CounterGate, BandGate, HierarchicalGate, GlobalDeficitGate, LeasedGate]
+)
+def test_every_shipped_gate_states_progress_and_what_returning_costs(gate: type[BoundedGate[Any]]) -> None:
+    """Each names its theorems of progress and of a client that leaves and returns, which are among those that are
+    decided, or says in a sentence what it does not promise."""
     assert gate.progress
-    assert set(gate.progress) <= {theorem.id for theorem in gate.theorems} & set(claims_of(""))
+    assert set(gate.returns) == set(RETURNS)
+    named = {*gate.progress, *(each for by in gate.returns.values() if not isinstance(by, str) for each in by)}
+    assert named <= {theorem.id for theorem in gate.theorems} & set(claims_of(""))
+
+
+class ForgivesReturns(Allowance):
+    """A client that returns owes nothing; the promise is of the time in which both wait."""
+
+    promises = (attrs.evolve(Allowance.gap, backlogged="fg"),)
+
+    @staticmethod
+    def join(o: Algebra, q: Vector, p: Point) -> Vector:
+        return o.put(q, p, o.maximum(o.pick(q, p, 0), 0))
+
+
+class ForgivesThoseAway(Allowance):
+    """A refill forgives what clients owe that do not wait."""
+
+    promises = ForgivesReturns.promises
+
+    @staticmethod
+    def refill(o: Algebra, q: Vector, queued: Mask, allowance: Scalar) -> Vector:
+        return o.where(o.none(queued & (q > 0)) & (q <= 0) & queued, q + allowance, o.maximum(q, 0))
+
+
+class ForgivesOutputs(Allowance):
+    """Outputs of a client that does not wait cost nothing."""
+
+    promises = ForgivesReturns.promises
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, queued: Mask, charge: Vector) -> Vector:  # type: ignore[override]
+        return o.where(queued, q - charge, q)
+
+
+class TakesCredit(Allowance):
+    """A client that returns has no more credit than one token."""
+
+    @staticmethod
+    def join(o: Algebra, q: Vector, p: Point) -> Vector:
+        return o.put(q, p, o.minimum(o.pick(q, p, 0), 1))
+
+
+@pytest.mark.parametrize(
+    ("gate", "obligation", "broken"),
+    [
+        (ForgivesReturns, "return-debt", "no return forgives"),
+        (ForgivesThoseAway, "return-debt", "no refill gives one that is away more than one that waits"),
+        (ForgivesOutputs, "return-debt", "equal charges count alike, and all one way"),
+        (TakesCredit, "return-credit", "no return takes"),
+    ],
+)
+def test_a_gate_that_forgives_is_refused_by_the_name_of_what_it_owes(
+    gate: type[FairGate], obligation: str, broken: str
+) -> None:
+    """The obligation about a client that leaves and returns is refuted, by a world or a run that ends in one."""
+    verdict = _settled(gate, obligation)
+    assert isinstance(verdict, Refuted)
+    assert verdict.world.broken == (broken,)
+    assert verdict.run is None or replay_counterexample(verdict.run, _claim(gate, obligation)).confirmed
+
+
+def test_what_is_not_promised_is_named() -> None:
+    """By the author, and then in the report; a name that is no obligation is refused."""
+
+    class Owing(ForgivesReturns):
+        not_promised = ("return-debt",)
+
+    class Odd(Allowance):
+        not_promised = ("return-money",)
+
+    assert all(isinstance(prove(claim), Proved) for claim in Owing.claims())
+    lines = subject("mine", ComposedPolicy("mine", Arrival(), Owing())).returns()
+    assert [line.partition(":")[2] for line in lines] == [
+        " not promised, its author does not",
+        " return-credit",
+        " not promised, it promises only while both clients wait",
+    ]
+    with pytest.raises(ValueError, match=r"not_promised return-money: it is of return-debt, return-credit"):
+        Odd.claims()
 
 
 class ToppedUp(Allowance):

@@ -5,7 +5,7 @@ its constants rest on.  That holds only for the parts that were proved about: a 
 shipped gate or of the composition brings claims of its own (a `claims` function) or has none.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 import attrs
 
@@ -16,6 +16,7 @@ from fairsched.policies.gates import (
     LEASE_THEOREMS,
     AnyGate,
     BandGate,
+    BoundedGate,
     CounterGate,
     DeficitGate,
     Gate,
@@ -28,7 +29,7 @@ from fairsched.policies.gates import (
 from fairsched.policies.guarantees import SECONDS_THEOREMS
 from fairsched.policies.local import ComposedPolicy, PredictedBatches
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
-from fairsched.verify.authoring import FairGate, ships, undeclared
+from fairsched.verify.authoring import RETURNS, FairGate, ships, undeclared
 from fairsched.verify.conformance import differing_plans
 from fairsched.verify.logic import impurities
 from fairsched.verify.proofs import SUITE, claims_of
@@ -92,8 +93,8 @@ an entry needs, which both are memory's say; who may go is the gate's as ever.""
 class Subject:
     """A policy with its theorems; their claims are found in `source`.
 
-    A router has no `policy` but is the `router`.  `broken` are the assumptions that the configuration does not fulfil,
-    and `instead` replaces others by what it does.
+    A router has no `policy` but is the `router`, and a class of gates has only its `gate`.  `broken` are the
+    assumptions that the configuration does not fulfil, and `instead` replaces others by what it does.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Subject:
     theorems: tuple[Theorem, ...]
     policy: ComposedPolicy | None = None
     router: AnyClusterPolicy | None = None
+    gate: AnyGate | None = None
     broken: frozenset[Assumption] = frozenset()
     instead: tuple[tuple[Assumption, Assumption], ...] = ()
 
@@ -112,6 +114,19 @@ class Subject:
         assumed = dict.fromkeys(assumption for each in used for assumption in each.assumptions)
         return tuple(instead.get(assumption, assumption) for assumption in assumed)
 
+    def returns(self) -> Iterator[str]:
+        """Yield what the policy promises of a client that leaves and returns, a line an obligation; nothing of one that
+        bounds no gap."""
+        gate = self.policy.gate if self.policy else self.gate
+        if not isinstance(gate, BoundedGate) or not (gate.gap_theorems or isinstance(gate, FairGate)):
+            return
+        for name, by in gate.returns.items():
+            if not isinstance(by, str):
+                used = {each for theorem in self.theorems if theorem.id in by for each in self.assumptions(theorem)}
+                lacking = sorted(each.name for each in self.broken & used)
+                by = f"no {', '.join(lacking)}" if lacking else by
+            yield f"{name}, {RETURNS[name]}: {f'not promised, {by}' if isinstance(by, str) else ', '.join(by)}"
+
 
 def subject(name: str, policy: object, source: str = "") -> Subject:
     """Return what there is to prove about a policy, or about anything that has `claims`.
@@ -122,9 +137,12 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     router = policy if isinstance(policy, ClusterPolicy) else None
     if hasattr(policy, "claims"):
         source = source or name
+        alone: AnyGate | None = None
         if isinstance(policy, type) and issubclass(policy, Gate):
             _require_declaration(name, policy)
-        return Subject(name, source, tuple(claim.theorem for claim in claims_of(source).values()), composed, router)
+            alone = policy()
+        claimed = tuple(claim.theorem for claim in claims_of(source).values())
+        return Subject(name, source, claimed, composed, router, alone)
     if router is not None:
         return _routing(name, router)
     if composed is None:
@@ -141,7 +159,7 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     gate = overridden(type(composed.gate)) if composed.gate.theorems else []
     _refuse_overridden(name, overridden(type(composed)) + gate)
     if composed.gate.grouped:
-        _require_progress(name, type(composed.gate), {theorem.id for theorem in composed.gate.theorems})
+        _require_obligations(name, composed.gate, {theorem.id for theorem in composed.gate.theorems})
     theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()), *composed.order.theorems)
     broken = composed.gate.broken_assumptions
     if composed.batching.reserve == "static":
@@ -164,12 +182,16 @@ def _require_declaration(name: str, gate: type[AnyGate]) -> None:
         )
 
 
-def _require_progress(name: str, gate: type[AnyGate], theorems: Container[str]) -> None:
-    """Refuse a gate that states no progress: all that is fair would be proved of one that admits no client."""
+def _require_obligations(name: str, gate: AnyGate, theorems: Set[str]) -> None:
+    """Refuse a gate that states no progress: all that is fair would be proved of one that admits no client; and one
+    that promises a gap and does not say what a client gains that leaves and returns."""
+    kind = type(gate).__name__
     if missing := [each for each in gate.progress if each not in theorems]:
-        raise ValueError(
-            f"{name}: no theorem {', '.join(missing)} says that {gate.__name__} serves clients (`Gate.progress`)"
-        )
+        raise ValueError(f"{name}: no theorem {', '.join(missing)} says that {kind} serves clients (`Gate.progress`)")
+    if isinstance(gate, BoundedGate) and gate.gap_theorems:
+        owed = {each: gate.returns.get(each, (each,)) for each in RETURNS}
+        if missing := [each for each, by in owed.items() if not isinstance(by, str) and not {*by} <= theorems]:
+            raise ValueError(f"{name}: {kind} owes {', '.join(missing)}, or says why not (`BoundedGate.returns`)")
 
 
 def _refuse_impure(name: str, policy: ComposedPolicy) -> None:

@@ -64,6 +64,7 @@ def _lines(outcome: Outcome, deployment: Deployment, width: int) -> Iterator[str
                 yield from _wrapped(replay)
         if heading == row.subject.name:
             yield from _unclaimed(outcome, row.subject.name)
+            yield from row.subject.returns()
     yield from _refutations(outcome)
     yield from _mutation(outcome, width)
     yield from _code(outcome, width)

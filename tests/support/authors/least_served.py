@@ -7,7 +7,7 @@ from fairsched.verify.authoring import Clause, FairGate, Promise, change, implie
 class LeastServed(FairGate):
     """Whoever was charged least goes first, and who joins is lifted to the lowest of those who wait."""
 
-    state = ("c",)
+    state, not_promised = ("c",), ("return-credit",)
 
     @staticmethod
     def choose(o: Algebra, c: Vector, queued: Mask) -> Point:

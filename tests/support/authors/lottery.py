@@ -8,6 +8,7 @@ class Lottery(FairGate):
     """A ticket decides among clients that were charged at most `slack` more than the one charged least."""
 
     state = ("c",)
+    not_promised = ("return-credit",)
     constants = ("slack",)
     slack = 8192
 

@@ -8,6 +8,7 @@ class Stride(FairGate):
     """The client of smallest pass goes first; a token adds stride / weight to it."""
 
     state = ("c",)
+    not_promised = ("return-credit",)
     over_weight = ("stride",)
     stride = 2520
 

@@ -197,7 +197,9 @@ def test_a_promise_that_rests_on_what_is_refuted_is_not_proved() -> None:
     outcome = run("0", [unfair], SMALL, quick=True, self_checks=False)
     assert isinstance(prove(claims_of(unfair.source)["gap"]), Proved)
     verdicts = {entry.id: entry.verdict for entry in outcome.report.theorems}
-    assert verdicts == {"gate": "proved", "always": "refuted", "progress": "unknown", "gap": "unknown"}
+    fallen = dict.fromkeys(("progress", "gap", "return-debt"), "unknown")
+    assert verdicts == {"gate": "proved", "always": "refuted", **fallen}
+    assert "return-credit, a client that leaves and returns loses no credit" in report_text.as_text(outcome, SMALL)
     assert f"{unfair.name} gap is unknown: rests on always, which is not proved" in outcome.failures
     assert [row.decision.files for row in outcome.rows if row.theorem.id == "gap"] == [()]
 
