@@ -37,7 +37,13 @@ ROUTERS: dict[str, AnyRouter] = {
     for router in (
         *(routers.RoundRobin(), routers.PerClientRoundRobin(), routers.Random(), routers.PowerOfTwo()),
         *(routers.JoinShortestQueue(), routers.Freeness(), routers.Llumnix(), routers.SAL(), routers.SALPrinted()),
-        *(routers.E2(), routers.E2Printed(), routers.LongestPrefixRouter(), routers.OraclePartition()),
+        *(
+            routers.E2(),
+            routers.E2Printed(),
+            routers.LongestPrefixRouter(),
+            routers.LMetric(),
+            routers.OraclePartition(),
+        ),
         *(routers.D2LPM(), routers.D2LPMPrinted()),
         *(routers.DistServe(), routers.DistServeReleased(), routers.SplitJSQ(), routers.SplitP2C()),
         *(routers.SplitD2LPM(), routers.TetriInfer(), routers.TetriInferPrinted()),

@@ -35,8 +35,18 @@ from fairsched.policies.routers.phases import (
     TetriInfer,
     TetriInferPrinted,
 )
-from fairsched.policies.routers.prefix_based import LongestPrefixRouter, OraclePartition, PrefixRouter
-from fairsched.policies.routers.sal import SAL, SALPrinted
+from fairsched.policies.routers.prefix_based import (
+    P_LM_1,
+    P_LM_2,
+    LMetric,
+    LongestPrefixRouter,
+    OraclePartition,
+    PrefixRouter,
+)
+from fairsched.policies.routers.sal import (
+    SAL,
+    SALPrinted,
+)
 from fairsched.policies.routers.splitwise import (
     P_SW_1,
     P_SW_3,
@@ -48,10 +58,56 @@ from fairsched.policies.routers.splitwise import (
 )
 
 __all__ = [
-    "D2LPM", "D2_51", "D2_52", "D2_A4", "D2_GATE", "D2_RANGE", "D2_REFILL", "D2_ROUND", "D2_SPREAD", "E2", "P_LL_1",
-    "P_LL_2", "P_SW_1", "P_SW_3", "SAL", "SIZE_WITHIN", "CentralDLPM", "D2LPMPrinted", "DistServe", "DistServeReleased",
-    "E2Printed", "Freeness", "JoinShortestQueue", "Llumnix", "LongestPrefixRouter", "OraclePartition",
-    "PerClientRoundRobin", "PowerOfTwo", "PrefixRouter", "Random", "RoundRobin", "SALPrinted", "SparseCredit",
-    "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "Splitwise", "SplitwisePrinted", "SplitwiseReleased",
-    "TetriInfer", "TetriInferPrinted", "d2lpm", "llumnix", "load_based", "pool_of", "sal", "splitwise", "visible_ns"
+    "D2LPM",
+    "D2_51",
+    "D2_52",
+    "D2_A4",
+    "D2_GATE",
+    "D2_RANGE",
+    "D2_REFILL",
+    "D2_ROUND",
+    "D2_SPREAD",
+    "E2",
+    "P_LL_1",
+    "P_LL_2",
+    "P_LM_1",
+    "P_LM_2",
+    "P_SW_1",
+    "P_SW_3",
+    "SAL",
+    "SIZE_WITHIN",
+    "CentralDLPM",
+    "D2LPMPrinted",
+    "DistServe",
+    "DistServeReleased",
+    "E2Printed",
+    "Freeness",
+    "JoinShortestQueue",
+    "LMetric",
+    "Llumnix",
+    "LongestPrefixRouter",
+    "OraclePartition",
+    "PerClientRoundRobin",
+    "PowerOfTwo",
+    "PrefixRouter",
+    "Random",
+    "RoundRobin",
+    "SALPrinted",
+    "SparseCredit",
+    "SplitD2LPM",
+    "SplitJSQ",
+    "SplitP2C",
+    "SplitPhases",
+    "Splitwise",
+    "SplitwisePrinted",
+    "SplitwiseReleased",
+    "TetriInfer",
+    "TetriInferPrinted",
+    "d2lpm",
+    "llumnix",
+    "load_based",
+    "pool_of",
+    "sal",
+    "splitwise",
+    "visible_ns"
 ]  # fmt: skip

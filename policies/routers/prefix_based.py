@@ -1,4 +1,4 @@
-"""Routers by cached prefixes alone, and the copy of the workers' caches that all routers by prefix keep.
+"""Routers by cached prefixes and counts of requests, and the copy of the caches that all routers by prefix keep.
 
 **The copy** follows what the router sends and what the workers report.  The worker to which a request is sent counts
 as holding the whole prompt, since it will.  That is wrong when the request is cancelled before it is computed, and
@@ -6,10 +6,11 @@ reports may be lost.  So a worker never counts as holding more than its capacity
 it would have evicted first counts as gone.
 """
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heapreplace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import attrs
 import msgspec
@@ -19,6 +20,7 @@ from fairsched.model.events import Cached, Event, Evicted, WorkerJoined, WorkerL
 from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, PrefixIndex, walk
 from fairsched.model.request import Prompt, Request
+from fairsched.model.theorem import Theorem
 from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.routers.load_based import NoRouterState
@@ -131,17 +133,25 @@ class HeldState(msgspec.Struct, frozen=True):
 
 @attrs.frozen
 class PrefixRouter(Router[HeldState]):
-    """A router that chooses by what workers are said to hold; a subclass says how (`choose`).
+    """A router that chooses by what workers are said to hold; a subclass says how (`rank`).
 
-    It keeps the copy of the caches.  O(blocks) by memcmp, O(workers) and O(log prefixes), beside `choose`.
+    It keeps the copy of the caches.  O(blocks) by memcmp, O(workers) and O(log prefixes).
     """
 
     state_type: ClassVar[type[HeldState]] = HeldState
     follows_decoding: ClassVar[bool] = False
 
+    @abstractmethod
+    def rank(self, load: WorkerLoad, prompt_tokens: int, cached_tokens: int) -> Any:
+        """Return what orders the workers, the least first, of a prompt of which this worker holds `cached_tokens`."""
+
     def choose(self, request: Request, workers: Sequence[WorkerLoad], cached: Sequence[int]) -> WorkerLoad:
-        """Return the worker of a request, of whose prompt worker i holds `cached[i]` tokens."""
-        raise NotImplementedError
+        """Return the worker of a request, of whose prompt worker i holds `cached[i]` tokens: of those that could hold
+        it, if any, the one that ranks least."""
+        tokens, need = request.prompt.tokens, request.prompt.tokens + request.max_output_tokens
+        return min(
+            workers, key=lambda w: (w.kv_capacity_tokens < need, self.rank(w, tokens, cached[w.worker]), w.worker)
+        )
 
     def init(self) -> HeldState:
         return HeldState(PrefixIndex.empty(1))
@@ -180,14 +190,39 @@ class LongestPrefixRouter(PrefixRouter):
 
     name: ClassVar[str] = "longest-prefix"
 
-    def choose(self, request: Request, workers: Sequence[WorkerLoad], cached: Sequence[int]) -> WorkerLoad:
-        need = request.prompt.tokens + request.max_output_tokens
+    def rank(self, load: WorkerLoad, prompt_tokens: int, cached_tokens: int) -> tuple[int, int]:
+        return -cached_tokens, load.waiting_requests + load.running_requests
 
-        def order(load: WorkerLoad) -> tuple[bool, int, int, int]:
-            requests = load.waiting_requests + load.running_requests
-            return load.kv_capacity_tokens < need, -cached[load.worker], requests, load.worker
 
-        return min(workers, key=order)
+P_LM_1 = Theorem(
+    "P-LM-1",
+    "a worker that misses more of the prompt and has as many requests as another, or misses as much and has more, is "
+    "not chosen; nor does the choice change where what is missed, or what each has with the new one, counts k times",
+    "LMetric (2603.15202); stated by this library",
+)
+P_LM_2 = Theorem(
+    "P-LM-2",
+    "of a prompt of n > 1 tokens the chosen worker has, with this request, fewer than n times what another would have",
+    "this library",
+    bound="n (b + 1) - 1",
+)
+
+
+@attrs.frozen
+class LMetric(PrefixRouter):
+    """The least product of the prompt's tokens that a worker misses and its requests with this one; then the fewest
+    requests, then the lowest id.
+
+    Source: Zhang et al., LMetric (arXiv 2603.15202): new prefill tokens times batch size, without a weight to tune.
+    At least one token is always missed, so that no product is 0 and two idle workers are told apart by their caches.
+    """
+
+    name: ClassVar[str] = "lmetric"
+    theorems: ClassVar[tuple[Theorem, ...]] = (P_LM_1, P_LM_2)
+
+    def rank(self, load: WorkerLoad, prompt_tokens: int, cached_tokens: int) -> tuple[int, int]:
+        requests = load.waiting_requests + load.running_requests
+        return (prompt_tokens - cached_tokens) * (requests + 1), requests
 
 
 # --- the oracle partition ---------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fairsched.reproduce import (
     batchllm,
     distserve,
     dlpm,
+    field,
     larry,
     ours,
     preble,
@@ -35,6 +36,7 @@ _FILES = {
     "splitwise": splitwise,
     "tetriinfer": tetriinfer,
     "vidur": vidur,
+    "field": field,
     "queueing": queueing,
     "fairsched": ours,
 }

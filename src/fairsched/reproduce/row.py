@@ -134,6 +134,13 @@ PAPERS = {
             "another trace's best configuration costs up to 2.36 times as much for 2 printed, arXiv's on conversations "
             "1.28 for 2, since both take H100; a step between targets is larger, 10.9 for 1.85",
         ),
+        Paper(
+            "field",
+            "Rules of the field: LMetric",
+            "arXiv 2603.15202",
+            "LMetric is ahead of the fewest requests and of E2 on all three workloads, in times to the first token by "
+            "89 % at best for 92 % printed",
+        ),
         Paper("queueing", "Queueing theory: orders before M/M/n queues", "textbook results", "all come out"),
         Paper(
             "fairsched",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairsched.model.events import Evicted, WorkerLeft
 from fairsched.model.view import ClusterView, WorkerLoad
-from fairsched.policies.routers import LongestPrefixRouter, OraclePartition
+from fairsched.policies.routers import LMetric, LongestPrefixRouter, OraclePartition
 from tests.support.clusters import request, view_of
 
 CAPACITY = 100
@@ -35,6 +35,24 @@ def test_a_worker_that_cannot_hold_it_comes_last() -> None:
     assert router.route(state, request(1, (1,) * 9), ClusterView(0, (small, large)))[0].worker == 1
     dispatch, after = router.route(state, request(1, (1,) * 9), ClusterView(0, (small,)))
     assert (dispatch.worker, after) == (0, state)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=12), st.integers(1, 3))
+def test_tokens_missed_times_requests_decide(drawn: list[tuple[int, int]], workers: int) -> None:
+    """Each request goes where (tokens - longest common prefix with what was sent there) x (requests + 1) is least, then
+    to the fewest requests, then to the lowest id."""
+    sent: list[list[tuple[int, ...]]] = [[] for _ in range(workers)]
+    router = LMetric()
+    state = router.init()
+    for i, (length, document) in enumerate(drawn):
+        asked = (document,) * length
+        missed = [
+            1 + length - max([min(length, len(e)) for e in there if e and e[0] == document] or [0]) for there in sent
+        ]
+        expected = min(range(workers), key=lambda w: (missed[w] * (len(sent[w]) + 1), len(sent[w]), w))
+        dispatch, state = router.route(state, request(i, asked), view_of(*map(len, sent)))
+        assert dispatch.worker == expected
+        sent[expected].append(asked)
 
 
 def test_what_never_came_is_not_held_for_ever() -> None:

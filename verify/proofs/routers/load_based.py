@@ -1,4 +1,4 @@
-"""Round robin, join-shortest-queue and power of two: P-RR-1, P-JSQ-1 and P-P2C-1, for any number of workers.
+"""Round robin, join-shortest-queue, power of two and LMetric: P-RR-1 to P-LM-2, for any number of workers.
 
 The shipped `route` is run on unknown integers.  Its row of workers has an unknown length: `len` gives a symbol, and an
 index any worker.  `min` and `draw` are what their contracts say: one of the row of which none measures less, any number
@@ -205,6 +205,67 @@ def power_of_two(w: SimpleNamespace, kind: Any = routers.PowerOfTwo) -> v.Shown:
     }
 
 
+# --- tokens missed times requests -------------------------------------------------------------------------------------
+
+
+def _of_product(kind: Any, prompt: Any, missed: Any, requests: Any) -> Any:
+    return kind().rank(WorkerLoad(0, requests, 0, 0, 0, 0), prompt, prompt - missed)
+
+
+@v.arithmetic(
+    routers.P_LM_1,
+    ("n", "missed", "requests", "other_missed", "other_requests", "k"),
+    *v.at_least(1, "missed", "other_missed", "k"),
+    *v.at_least(0, "requests", "other_requests"),
+    v.Condition(lambda w: (w.missed <= w.n) & (w.other_missed <= w.n)),
+)
+def least_product(w: SimpleNamespace, kind: Any = routers.LMetric) -> v.Shown:
+    """A worker and another one: the first is chosen before it, where its rank is less."""
+    here, _ = _of_product(kind, w.n, w.missed, w.requests)
+    there, _ = _of_product(kind, w.n, w.other_missed, w.other_requests)
+    more = (w.missed >= w.other_missed) & (w.requests >= w.other_requests)
+    strictly = (w.missed > w.other_missed) | (w.requests > w.other_requests)
+    scaled, _ = _of_product(kind, w.k * w.n, w.k * w.missed, w.requests)
+    batches, _ = _of_product(kind, w.n, w.missed, w.k * (w.requests + 1) - 1)
+    return {
+        "more of one and no less of the other ranks later": v.if_then(more & strictly, here > there),
+        "the rank counts missed tokens k times": scaled == w.k * here,
+        "the rank counts requests k times": batches == w.k * here,
+    }
+
+
+def _warm_requests(prompt: int) -> int:
+    """Return how many requests of one prompt go to the worker that holds it, before one goes to an idle worker."""
+    router = routers.LMetric()
+    state, queues = router.init(), [0, 0]
+    while not queues[1]:
+        view = ClusterView(0, tuple(WorkerLoad(i, queue, 0, 0, 9_999, 9_999) for i, queue in enumerate(queues)))
+        asked = Request(sum(queues), 0, 0, Prompt.from_keys(range(prompt), tokens=prompt), 1)
+        dispatch, state = router.route(state, asked, view)
+        queues[dispatch.worker] += 1
+    return queues[0]
+
+
+@v.arithmetic(
+    routers.P_LM_2,
+    ("n", "missed", "requests", "other_missed", "other_requests"),
+    *v.at_least(1, "missed", "other_missed"),
+    *v.at_least(0, "requests", "other_requests"),
+    v.Condition(lambda w: (w.missed <= w.n) & (w.other_missed <= w.n) & (w.n >= 2)),
+    attained=lambda: (_warm_requests(7), 6),
+)
+def product_apart(w: SimpleNamespace, kind: Any = routers.LMetric) -> v.Shown:
+    """The first worker is chosen, so that its rank is no larger than the other's, nor equal with more requests."""
+    here, _ = _of_product(kind, w.n, w.missed, w.requests)
+    there, _ = _of_product(kind, w.n, w.other_missed, w.other_requests)
+    chosen = (here < there) | ((here == there) & (w.requests <= w.other_requests))
+    return {"fewer than n times the other's": v.if_then(chosen, w.requests + 1 < w.n * (w.other_requests + 1))}
+
+
+def _stays_near(w: SimpleNamespace) -> v.Shown:
+    return {"requests differ by at most that": _warm_requests(w.prompt) <= w.most}
+
+
 # --- what is false ----------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +338,17 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
             worlds=_queues,
         ),
         v.refuted(
+            "F-LM-1",
+            "multiplied by the batch's size, locality never leaves one worker more than a constant above an idle one",
+            "LMetric (2603.15202), which claims balance without a weight",
+            _stays_near,
+            {"prompt": 66, "most": 64},
+            variant="what ships",
+            instead=routers.P_LM_2.id,
+            text="65 requests for one prompt of 66 tokens go to the worker that holds it, beside an idle one",
+            worlds=lambda: ({"prompt": most + 2, "most": most} for most in range(1, 65)),
+        ),
+        v.refuted(
             "F-LL-1",
             "workers sorted by load with `at least` begin with one that does not depend on their order",
             "Llumnix (OSDI'24), released code",
@@ -292,12 +364,21 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
 
 def claims() -> tuple[v.ArithmeticClaim, ...]:
     """About the routers that ship."""
-    return (round_robin(), shortest_queue(), shortest_queue(measure="tokens"), power_of_two())
+    return (
+        round_robin(),
+        shortest_queue(),
+        shortest_queue(measure="tokens"),
+        power_of_two(),
+        least_product(),
+        product_apart(),
+    )
 
 
 def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
     by_negative = v.with_names(routers.JoinShortestQueue.route, MEASURES={"requests": _negative, "tokens": _negative})
+    without_one = v.changed(routers.LMetric, "rank", "(requests + 1)", "requests")
+    by_cache = v.changed(routers.LMetric, "rank", "(requests + 1)", "1")
     longest = type("Longest", (routers.JoinShortestQueue,), {"route": by_negative})
     return (
         v.Bug(
@@ -309,6 +390,8 @@ def bugs() -> tuple[v.Bug, ...]:
         ),
         v.Bug("the longest queue is joined", shortest_queue(longest)),
         v.Bug("the longest queue is joined, in tokens", shortest_queue(longest, "tokens")),
+        v.Bug("an idle worker ranks first, whatever it misses", least_product(without_one)),
+        v.Bug("a held prompt ranks first, whatever waits there", product_apart(by_cache)),
         v.Bug(
             "one may be drawn twice",
             power_of_two(v.changed(routers.PowerOfTwo, "route", "other >= one", "other > one")),
