@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.reproduce.batchllm import QWEN_7B, WORKER, PromptSet, with_kernel
+from fairsched.reproduce.papers.batchllm import QWEN_7B, WORKER, PromptSet, with_kernel
 from fairsched.reproduce.row import Platform
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.reproduce.distserve import APPLICATIONS, crossover, one_instance, two_shards, two_stages
+from fairsched.reproduce.papers.distserve import APPLICATIONS, crossover, one_instance, two_shards, two_stages
 
 LOADS = st.floats(0.001, 0.99)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.workloads import at_rate, generate
 from fairsched.model.request import Workload
-from fairsched.reproduce.larry import A100, CHAT, equal_prompts, loaded, saturation
+from fairsched.reproduce.papers.larry import A100, CHAT, equal_prompts, loaded, saturation
 from fairsched.reproduce.runs import alike
 
 BURSTS = [generate(CHAT, requests=200, rate=5.0, arrivals="functions", seed=seed) for seed in range(5)]

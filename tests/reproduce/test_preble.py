@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from fairsched.engines.workloads import generate, trace_info
-from fairsched.reproduce.preble import LONG_S, RATES, SHORT_S, STEADY, TWO, WORKLOADS, steady, unshared
+from fairsched.reproduce.papers.preble import LONG_S, RATES, SHORT_S, STEADY, TWO, WORKLOADS, steady, unshared
 
 
 @pytest.mark.parametrize("name", ["toolbench", "agent", "programming"])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fairsched.engines.capacity import outcomes_of
 from fairsched.engines.workloads import generate
-from fairsched.reproduce.splitwise import H100, HH, MEDIANS_US, TOKENS, _apart, _steps, machine
+from fairsched.reproduce.papers.splitwise import H100, HH, MEDIANS_US, TOKENS, _apart, _steps, machine
 
 
 @given(st.sampled_from(sorted(MEDIANS_US)), st.sampled_from(range(len(TOKENS))), st.integers(1, 60))

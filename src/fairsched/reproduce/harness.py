@@ -10,7 +10,7 @@ from functools import partial
 import attrs
 
 from fairsched.engines.simulation import run_tasks
-from fairsched.reproduce import (
+from fairsched.reproduce.papers import (
     aladdin,
     batchllm,
     distserve,
