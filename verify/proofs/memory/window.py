@@ -5,7 +5,8 @@ servers whose memory is not seen it follows from the window: what calls in fligh
 a client's calls came to beyond that (V), and for how long they hold it (C).  The window counts V, and the monitor has
 U with it.  U-windows is about any number of servers, U-window about any number of a client's calls at them,
 in the window's equations; the others run the shipped functions of `policies.guarantees.window` on unknown integers and
-show that they satisfy those equations.  The gap is then D-4.1's and D-weighted's with this U.
+show that they satisfy those equations.  `tests/verify/proofs/test_window_as_shipped.py` drives the window that ships
+and both systems together.  The gap is then D-4.1's and D-weighted's with this U.
 """
 
 from types import SimpleNamespace
@@ -180,9 +181,9 @@ def _events() -> tuple[v.Event, ...]:
         ),
         v.Event(
             "more output than is reserved passes",
-            lambda o, w: {"held": o.bump(w.held, w.r, w.x), "B": w.B + w.x, "over": w.over + w.x},
-            one,
-            (exists, some, there, counted),
+            lambda o, w: {"held": o.bump(w.held, w.r, w.grown), "B": w.B + w.x, "over": w.over + w.x},
+            {**one, "grown": v.SCALAR},
+            (exists, some, there, counted, lambda o, w: (w.grown >= 0) & (w.grown <= w.x)),
         ),
         v.Event(
             "the prompt is settled",

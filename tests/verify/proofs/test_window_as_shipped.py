@@ -1,0 +1,178 @@
+"""The systems of U-windows and U-window beside the window that ships: each thing that it does is an event of theirs."""
+
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.engines.gateway import Share, Window, window_policy
+from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Settled
+from fairsched.policies.guarantees import WindowTerms, room_needed
+from fairsched.policies.registry import ROUTERS
+from fairsched.verify.logic import INTERPRETATIONS, Claim, World, claim_named, with_derived
+from fairsched.verify.logic.system import happened, holds
+from fairsched.verify.proofs.memory import window as proofs
+
+CLIENTS, CALLS = 3, 40
+RUN = INTERPRETATIONS[0]
+
+
+def _claim(name: str) -> Claim:
+    claim = claim_named(name, proofs.claims())
+    assert isinstance(claim, Claim)
+    return claim
+
+
+class Modelled:
+    """A world of one of the two claims."""
+
+    def __init__(self, name: str, **values: Any) -> None:
+        self.claim = _claim(name)
+        system = self.claim.system
+        self.size = max(len(each) for each in values.values() if isinstance(each, tuple))
+        world = RUN.world({**system.parameters, **system.fields}, values)
+        self.now: World = with_derived(RUN.o, system, world)
+        self._events = {event.name: event for event in system.events}
+        assert all(holds(RUN.o, clause, self.now, self.size) for clause in self.claim.start)
+
+    def happens(self, name: str, **facts: Any) -> None:
+        """Let an event happen; the model must permit it, and stays within what was proved."""
+        found = happened(RUN, self.claim.system, self._events[name], self.now, facts, frozenset())
+        assert found is not None, (name, facts, self.now)
+        self.now = found[1]
+        for clause in (*self.claim.invariants, *self.claim.conclusions):
+            assert holds(RUN.o, clause, self.now, self.size), (clause, name, facts, self.now)
+
+
+class Both:
+    """A window, and what it does told to a world of servers and to one of the calls of each client."""
+
+    def __init__(self, random: Random) -> None:
+        self.shares = [Share(random.randint(4, 60), random.randint(1, 4)) for _ in range(random.randint(1, 3))]
+        terms = WindowTerms(random.choice([0, 20, None]), hold_ns=random.choice([7, 10**9]), call_ns=50)
+        policy = window_policy(random.choice(["fcfs+deficit", "vtc"]), random.choice([5, 60]))
+        self.window = Window(policy, ROUTERS["join-shortest-queue"], self.shares, (self._hears,), terms=terms)
+        left = tuple(share.tokens for share in self.shares)
+        self.servers = Modelled("U-windows", left=left, up=(1,) * len(left), then=0)
+        none = (0,) * CALLS
+        self.clients = [
+            Modelled("U-window", W=self.window.tokens, V=0, held=none, may=none, over=0, P=0, B=0)
+            for _ in range(CLIENTS)
+        ]
+        self.calls: dict[int, tuple[int, int, int]] = {}
+        self.flights: dict[int, list[int]] = {}
+        """Of a call: what it reserved, what came, what of its prompt was charged, its server, and what it holds."""
+        self.charged, self.refunded = [0] * CLIENTS, [0] * CLIENTS
+        self.now = 0
+
+    def happens(self, client: int, name: str, **facts: Any) -> None:
+        """Let an event of a client's calls happen, in the window as it is now."""
+        model = self.clients[client]
+        model.now.W, model.now.V = self.window.tokens, max(self.window.overrun, model.now.V)
+        model.happens(name, **facts)
+
+    def _hears(self, event: Event) -> None:
+        match event:
+            case Admitted(request_id=number, client=client, extend_tokens=at_once):
+                holds_now = self.calls[number][1] + event.reserved_output_tokens
+                over = max(self.window.in_flight_tokens + holds_now - self.window.tokens, 0)
+                self.happens(client, "forward", r=number, x=holds_now - at_once, c=at_once, y=over)
+                self.charged[client], self.refunded[client] = at_once, 0
+                self.flights[number] = [event.reserved_output_tokens, 0, at_once, -1, holds_now]
+            case Settled(request_id=number, client=client, extend_tokens=tokens):
+                prompt, before = self.calls[number][1], self.flights[number][2]
+                most = min(max(tokens, before), prompt)
+                self.happens(client, "the prompt is settled", r=number, x=most - before, less=prompt - most)
+                if tokens > prompt:
+                    more = tokens - prompt
+                    self.happens(client, "the prompt is settled for more than its estimate", r=number, x=more)
+                self.charged[client] += tokens - before
+                self.refunded[client] += max(before - tokens, 0)
+                self.flights[number][2] = tokens
+            case Decoded(clients=clients, tokens=several):
+                for client, tokens in zip(clients, several, strict=True):
+                    self.charged[client] += tokens
+            case (
+                Finished(output_tokens=outputs, request_id=number)
+                | Cancelled(was_running=True, generated_tokens=outputs, request_id=number)
+            ):
+                self.came(number, outputs - self.flights[number][1])
+                refund = event.uncomputed_tokens if isinstance(event, Cancelled) else 0
+                self.charged[event.client] -= refund
+                self.refunded[event.client] += refund
+                self.happens(event.client, "end", r=number)
+                self.servers.happens("end", s=self.flights[number][3], x=self.flights.pop(number)[4])
+
+    def came(self, number: int, tokens: int) -> None:
+        """Tell of outputs that came."""
+        (client, _, declared), flight = self.calls[number], self.flights[number]
+        within = min(tokens, max(flight[0] - flight[1], 0))
+        flight[1] += tokens
+        grown = max(min(flight[1], declared) - flight[0], 0)
+        flight[0] += grown
+        flight[4] += grown
+        self.happens(client, "output passes", r=number, x=within)
+        if tokens > within:
+            self.happens(client, "more output than is reserved passes", r=number, x=tokens - within, grown=grown)
+        self.servers.happens("a reservation grows", s=flight[3], x=grown)
+
+    def step(self, random: Random) -> None:
+        """Let something happen to both."""
+        window, running = self.window, [*self.flights]
+        self.now += random.randint(0, 9)
+        what = random.choice("aaaaappppfcgrut")
+        if what == "a" and len(self.calls) < CALLS:
+            number, prompt, most = len(self.calls), random.randint(1, 25), random.randint(1, 25)
+            if window.refuses(prompt, most) is None:
+                self.calls[number] = random.randrange(CLIENTS), prompt, most
+                window.arrive(number, *self.calls[number], self.now, prompt + random.choice([0, 9]))
+        elif what == "r":
+            place = random.randrange(len(self.shares))
+            before, self.shares[place] = self.shares[place], Share(random.randint(4, 60), 4)
+            window.resize(place, self.shares[place], self.now)
+            less = before.tokens - self.shares[place].tokens
+            self.servers.happens("a reservation grows" if less > 0 else "end", s=place, x=abs(less))
+        elif what == "u":
+            up = tuple(random.randint(0, 1) for _ in self.shares)
+            for place, there in enumerate(up):
+                window.set_up(place, bool(there))
+            self.servers.happens("servers go up or down", m=up)
+        elif running:
+            number = random.choice(running)
+            if what == "p":
+                tokens = random.randint(1, 9)
+                window.produced(number, tokens, self.now)
+                self.came(number, tokens)
+            elif what == "f":
+                window.finish(number, random.choice([None, *range(30)]), random.choice([None, *range(30)]), self.now)
+            elif what == "c":
+                window.cancel(number, self.now, random.choice([None, *range(30)]))
+            elif what == "g":
+                window.give_back(number, self.now, sent=random.random() < 0.5)
+        for placement in window.admit(self.now):
+            flight = self.flights[placement.request_id]
+            flight[3], needs = placement.server, room_needed(flight[4], window.largest)
+            self.servers.happens("forward", s=flight[3], x=flight[4], n=needs)
+
+    def agree(self) -> None:
+        """What calls hold and leave free is the same, and so is what clients were charged since their last admission,
+        but for what they were given back."""
+        window = self.window
+        window.charge(self.now)
+        assert [server.share.tokens - server.tokens for server in window.servers] == list(self.servers.now.left)
+        most = max(server.free_tokens for server in window.servers)
+        assert window.servers.free_tokens == min(most, self.servers.now.room)
+        assert sum(model.now.held_sum for model in self.clients) == window.in_flight_tokens
+        for client, model in enumerate(self.clients):
+            assert self.charged[client] + self.refunded[client] == model.now.P + model.now.B
+
+
+@given(st.randoms(use_true_random=True))
+def test_what_the_window_does_is_what_its_theorems_are_about(random: Random) -> None:
+    """Each thing that the window does is an event that the models of U-windows and U-window permit, with W and V as the
+    window counts them, and afterwards both hold, leave free and charge the same."""
+    both = Both(random)
+    for _ in range(random.randint(0, 80)):
+        both.step(random)
+        both.agree()
