@@ -1,7 +1,7 @@
 """The named assumptions of `model.theorem` on a stream of events: which of them hold, and what broke one first.
 
-Each event costs O(1), a decode run O(its clients), and an admission O(clients in the batch) more where a theorem shares
-one memory (MemShared).  What no event shows is said to be so, with the reason; nothing passes in silence.
+Each event costs O(1), a decode run O(its clients), and an admission O(clients) more where a theorem shares one memory
+(MemShared).  What no event shows is said to be so, with the reason; nothing passes in silence.
 """
 
 from collections import defaultdict
@@ -87,11 +87,8 @@ class AssumptionWatch:
         self._broken: dict[str, tuple[int, Breach]] = {}
         self._capacity: int | None = None
         self._running = 0
-        self._outstanding = 0  # output tokens reserved for all that run, less those that they produced
-        self._uncomputed = 0  # input tokens that all that run have left to compute
         self._total = 0
         self._waiting = 0
-        self._together_since = 0
         self._together_ns = 0
         self._least: tuple[int, int, int] | None = None
         self._rates = promise.charging.rates
@@ -99,9 +96,7 @@ class AssumptionWatch:
         self._needed = promise.needed_by()
         # Then U is about a batch, and what is reserved in memory is not held against it.
         self._pauses = theorem.PAUSES_OBEYED.name in self._needed
-        self._shared = (
-            theorem.MEM_SHARED.name in self._needed and promise.charge_max is not None and promise.outputs_reserved
-        )
+        self._shared = theorem.MEM_SHARED.name in self._needed
         self.configure(promise, 0)
 
     def configure(self, promise: Promise, time_ns: int) -> None:
@@ -135,7 +130,7 @@ class AssumptionWatch:
         account.wait_start, account.total_start = time_ns, self._total
         self._waiting += 1
         if self._waiting == 2:
-            self._together_since = time_ns
+            self._together_ns -= time_ns
         self._gaps.join(client)
 
     def _leaves(self, client: int, time_ns: int) -> bool:
@@ -145,7 +140,7 @@ class AssumptionWatch:
         if account.waiting:
             return False
         if self._waiting == 2:
-            self._together_ns += time_ns - self._together_since
+            self._together_ns += time_ns
         self._waiting -= 1
         self._gaps.leave(client)
         return True
@@ -186,10 +181,11 @@ class AssumptionWatch:
             text = f"worker {self._worker} left, and client {min(waiting)} waits for nothing"
             self.breach(theorem.CAPACITY_FLOOR, event.time_ns, text)
         for client in waiting:
-            self._gaps.leave(client)
+            self._accounts[client].waiting = 1
+            self._leaves(client, event.time_ns)
         self._accounts.clear()
         self._calls.clear()
-        self._running = self._waiting = self._outstanding = self._uncomputed = 0
+        self._running = 0
 
     def arrived(self, event: ev.Arrived) -> None:
         request = event.request
@@ -214,7 +210,6 @@ class AssumptionWatch:
             # What may come beyond what is reserved is charged, too.
             call.reserved = max(call.reserved, call.most - call.generated)
         account.reserved += call.reserved
-        self._outstanding += call.reserved
         account.since = account.last = cost
         account.held = 0
         self._charge(event, cost)
@@ -283,7 +278,6 @@ class AssumptionWatch:
         """Charge a running request for so many input tokens more (negative: fewer) left to compute."""
         call.uncomputed += tokens
         account.uncomputed += tokens
-        self._uncomputed += tokens
 
     def prefilled(self, event: ev.Prefilled) -> None:
         call = self._calls.get(event.request_id)
@@ -306,13 +300,8 @@ class AssumptionWatch:
 
     def _check_shared(self, time_ns: int, client: int, whole: int, most: int) -> None:
         """Check the same together with what any one other client may be charged and given back; each at its own
-        multiplier. O(1) if all others fit too."""
-        account, times = self._accounts[client], self.promise.charging.times
-        bound = most * self._times_max
-        rest = self._rates.output * (self._outstanding - account.reserved + account.produced)
-        rest += self._rates.input * (self._uncomputed - account.uncomputed)
-        if (whole + rest) * self._times_max <= bound and theorem.MEM_RESERVE.name not in self._broken:
-            return
+        multiplier."""
+        times, bound = self.promise.charging.times, most * self._times_max
         others = ((self._in_memory(other) * times(g), g) for g, other in self._accounts.items() if g != client)
         beside, other = max(others, default=(0, client))
         together = whole * times(client) + beside
@@ -325,7 +314,9 @@ class AssumptionWatch:
         return self._owed(account) + self._rates.input * account.uncomputed
 
     def settled(self, event: ev.Settled) -> None:
-        call, account = self._call(event.request_id, event.client), self._accounts[event.client]
+        call, account = self._calls.get(event.request_id), self._accounts[event.client]
+        if call is None or not call.running:
+            return
         before = charged_tokens(call.extend, call.context - call.extend, self._percent)
         more = event.extend_tokens - call.extend
         call.extend = event.extend_tokens
@@ -370,9 +361,7 @@ class AssumptionWatch:
                 text = f"client {client} decoded {over} tokens more than are reserved for it"
                 self.breach(theorem.MEM_RESERVE, event.time_ns, text)
             costs.append(cost)
-        total = sum(costs)
-        self._total += total
-        self._outstanding -= total // output
+        self._total += sum(costs)
         self._gaps.charge(event.clients, costs, event.time_ns, self.position)
 
     def held(self, event: ev.Held) -> None:
@@ -396,7 +385,6 @@ class AssumptionWatch:
         if call.running:
             account.reserved -= call.reserved
             account.produced -= here
-            self._outstanding -= call.reserved - here
             account.kv -= call.kv
             self._computes(call, account, -call.uncomputed)
             self._ends(event.request_id, account)
@@ -522,7 +510,7 @@ class AssumptionWatch:
 
     def _notes(self, now_ns: int) -> dict[str, str]:
         """Return what was measured beside."""
-        together = self._together_ns + (now_ns - self._together_since if self._waiting > 1 else 0)
+        together = self._together_ns + (now_ns if self._waiting > 1 else 0)
         notes = {theorem.BACKLOGGED_DURING.name: f"two or more clients waited together for {together} ns"}
         if self._least is not None:
             charged, span, client = self._least

@@ -19,17 +19,6 @@ import numpy as np
 from fairsched.model.monitor.guarantee import BoundBreach, Largest, Promise
 from fairsched.model.service import CLIENTS_MAX, Ints
 
-_FIRST = 8
-
-
-def _room(matrix: Ints, rows: int, columns: int) -> Ints:
-    """Return the matrix with at least so many rows and columns."""
-    if rows <= matrix.shape[0] and columns <= matrix.shape[1]:
-        return matrix
-    larger = np.zeros((max(rows, 2 * matrix.shape[0]), max(columns, 2 * matrix.shape[1])), dtype=np.int64)
-    larger[: matrix.shape[0], : matrix.shape[1]] = matrix
-    return larger
-
 
 class _Grown:
     """The largest gap so far, and at how many events one was over its bound, the first of them kept.
@@ -44,7 +33,7 @@ class _Grown:
         self.first: BoundBreach | None = None
         self._max = clients_max
         self._rows: dict[int, int] = {}
-        self._service = np.zeros(_FIRST, dtype=np.int64)
+        self._service = np.zeros(0, dtype=np.int64)
 
 
 class PairGaps(_Grown):
@@ -56,7 +45,7 @@ class PairGaps(_Grown):
     def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
         super().__init__(clients_max)
         self._clients: list[int] = []
-        self._lead = np.zeros((_FIRST, _FIRST), dtype=np.int64)
+        self._lead = np.zeros((0, 0), dtype=np.int64)
 
     def join(self, client: int) -> None:
         """Let the client begin to wait.  O(n)."""
@@ -65,28 +54,27 @@ class PairGaps(_Grown):
             self.left_out += 1
             return
         if n == len(self._service):
-            self._service = np.concatenate((self._service, np.zeros_like(self._service)))
-            self._lead = _room(self._lead, n + 1, n + 1)
+            self._service = np.append(self._service, 0)
+            self._lead = np.pad(self._lead, (0, 1))
         self._rows[client] = n
         self._clients.append(client)
         self._service[n] = 0
-        self._lead[n, : n + 1] = -self._service[: n + 1]
-        self._lead[: n + 1, n] = self._service[: n + 1]
+        self._lead[n] = -self._service
+        self._lead[:, n] = self._service
 
     def leave(self, client: int) -> None:
         """Let the client wait no more: the last row takes its place.  O(n)."""
         row = self._rows.pop(client, None)
         if row is None:
             return
-        last = len(self._clients) - 1
         mover = self._clients.pop()
+        last = len(self._clients)
         if row != last:
             self._clients[row] = mover
             self._rows[mover] = row
             self._service[row] = self._service[last]
-            self._lead[row, : last + 1] = self._lead[last, : last + 1]
-            self._lead[: last + 1, row] = self._lead[: last + 1, last]
-            self._lead[row, row] = 0
+            self._lead[row] = self._lead[last]
+            self._lead[:, row] = self._lead[:, last]
 
     def restart(self) -> None:
         """Begin intervals anew: the unit of service has changed.  O(n^2)."""
@@ -147,7 +135,8 @@ class Lags(_Grown):
         self._columns: dict[int, int] = {}
         self._names = [-1]
         self._waiting: list[int] = []
-        self._floor = np.zeros((_FIRST, _FIRST), dtype=np.int64)
+        self._service = np.zeros(1, dtype=np.int64)
+        self._floor = np.zeros((0, 1), dtype=np.int64)
 
     def _column(self, client: int) -> int | None:
         column = self._columns.get(client)
@@ -157,10 +146,8 @@ class Lags(_Grown):
                 return None
             column = self._columns[client] = len(self._names)
             self._names.append(client)
-            if column == len(self._service):
-                self._service = np.concatenate((self._service, np.zeros_like(self._service)))
-            self._floor = _room(self._floor, 0, column + 1)
-            self._floor[:, column] = self._floor[:, 0]
+            self._service = np.append(self._service, 0)
+            self._floor = np.concatenate((self._floor, self._floor[:, :1]), axis=1)
         return column
 
     def join(self, client: int) -> None:
@@ -170,9 +157,9 @@ class Lags(_Grown):
             return
         row = self._rows[client] = len(self._waiting)
         self._waiting.append(column)
-        self._floor = _room(self._floor, row + 1, 0)
-        m = len(self._names)
-        self._floor[row, :m] = self._service[:m] - self._service[column]
+        if row == len(self._floor):
+            self._floor = np.pad(self._floor, ((0, 1), (0, 0)))
+        self._floor[row] = self._service - self._service[column]
 
     def leave(self, client: int) -> None:
         """Let the client wait no more: the last row takes its place.  O(m)."""
@@ -197,14 +184,13 @@ class Lags(_Grown):
             if column is not None:
                 columns.append(column)
                 self._service[column] += amount
-        n, m = len(self._waiting), len(self._names)
+        n, service = len(self._waiting), self._service
         if not columns or not n:
             return _NONE
-        service = self._service[:m]
         for client in clients:
             row = self._rows.get(client)
             if row is not None:
-                floor = self._floor[row, :m]
+                floor = self._floor[row]
                 np.minimum(floor, service - service[self._waiting[row]], out=floor)
         # A refund lowers a column, which then may be a new smallest: taken into account for every row.
         lead = service[columns] - service[self._waiting][:, None]
@@ -216,8 +202,8 @@ class Lags(_Grown):
         for client, amount in zip(clients, amounts, strict=True):
             row = self._rows.get(client)
             if amount < 0 and row is not None:
-                whole = service - service[self._waiting[row]] - self._floor[row, :m]
-                refunded = self._most(whole[None, :], [row], list(range(m)), time_ns)
+                whole = service - service[self._waiting[row]] - self._floor[row]
+                refunded = self._most(whole[None, :], [row], list(range(len(service))), time_ns)
                 found = max(found, refunded, key=lambda each: each.cost)
         if found.cost > self.largest.cost:
             self.largest = found
@@ -280,12 +266,9 @@ class GapWatch:
         """Charge `costs[k]` to `clients[k]`, in cost units of multiplier 1, for the worker's event at `position`."""
         if not self._both:
             return
-        promise = self.promise
-        if times := promise.charging.multipliers:
-            known = len(times)
-            costs = [
-                cost * times[client] if client < known else cost for client, cost in zip(clients, costs, strict=True)
-            ]
+        charging = self.promise.charging
+        if charging.multipliers:
+            costs = [cost * charging.times(client) for client, cost in zip(clients, costs, strict=True)]
         for gaps, bound in zip(self._both, self.bounds, strict=True):
             found = gaps.charge(clients, costs, time_ns)
             if bound is not None and found.cost > bound:

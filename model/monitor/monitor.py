@@ -81,11 +81,10 @@ class WaitWatch:
         self._queued: dict[int, tuple[int, int]] = {}
         self._running: dict[int, _Running] = {}
 
-    def configure(self, promise: Promise, time_ns: int) -> None:
-        """Hold the run to another promise from now on; waits under way begin anew, since charges had other units."""
-        self.promise = promise
+    def restart(self, time_ns: int) -> None:
+        """Let waits that were under way then begin anew: charges had other units."""
         for waiting in self._waiting.values():
-            self._begin(waiting, time_ns)
+            self._begin(waiting, max(time_ns, waiting.since_ns))
 
     def report(self) -> dict[str, Any]:
         """Return what a report says of waits."""
@@ -313,10 +312,12 @@ class Monitor:
         self._promise, time_ns, self._reweighted_ns = self._reweighted(), self._reweighted_ns, None
         self._watch.configure(self._promise, time_ns)
         if self._waits is not None:
-            self._waits.configure(self._promise, time_ns)
+            self._waits.promise = self._promise
         if self._restarts:
             self._restarts = False
             self._gaps.restart()
+            if self._waits is not None:
+                self._waits.restart(time_ns)
 
     def _reweighted(self) -> Promise:
         now = tuple(self._weights[client] for client in range(len(self._weights)))

@@ -13,7 +13,7 @@ from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.model import events as ev
 from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, MonitorReport, Promise, together
-from fairsched.model.request import Client, Prompt, Request, Workload
+from fairsched.model.request import Client, Workload
 from fairsched.model.theorem import ASSUMPTIONS
 from fairsched.policies.gates import AnyGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy
@@ -226,28 +226,6 @@ def test_admitted_around_the_gate(name: str, params: dict[str, Any]) -> None:
     assert report.violated() == {}
 
 
-def test_more_decoded_than_reserved() -> None:
-    """An engine that lets a request run past its limit breaks MemReserve at the first token too many, and the finding
-    says how many there are."""
-    chosen, workload = two()
-    events = run(workload, chosen, CAPACITY)
-    last = max(i for i, event in enumerate(events) if isinstance(event, ev.Decoded))
-    run_on = events[last]
-    assert isinstance(run_on, ev.Decoded)
-    more = replace(run_on, tokens=tuple(tokens + 7 for tokens in run_on.tokens))
-    finding = broken("MemReserve", chosen, workload, [*events[:last], more], "7 tokens more than are reserved")
-    assert finding.first is not None
-    assert (finding.first.position, finding.first.time_ns) == (last, run_on.time_ns)
-
-
-def test_less_reserved_than_asked_for() -> None:
-    """An admission that reserves less than its request may produce breaks MemReserve, whether or not it uses it."""
-    chosen, workload = two()
-    queue = [event for event in run(workload, chosen, CAPACITY) if isinstance(event, ev.Arrived | ev.Admitted)]
-    text = "request 0 may produce 6 tokens and 5 are reserved"
-    assert broken("MemReserve", chosen, workload, changed(queue, 0, reserved_output_tokens=5), text).violated == 1
-
-
 def test_more_to_be_charged_than_memory_holds() -> None:
     """Admissions beyond the memory that U was computed from break MemReserve: the promise was made for 20 tokens, and
     the worker has 200."""
@@ -259,13 +237,6 @@ def test_more_to_be_charged_than_memory_holds() -> None:
     # The prompt of its third request, and three times six reserved tokens at 2 each.
     text = "client 0 may be charged 40 after request 4 was admitted, and U is 39"
     assert first_of(report, "MemReserve") == text
-
-
-def test_admitted_for_nothing() -> None:
-    """A policy that rounds a charge down to zero breaks ChargesAtLeastOne."""
-    chosen, workload = two()
-    events = changed(run(workload, chosen, CAPACITY), 1, extend_tokens=0, cached_prefix_tokens=4)
-    broken("ChargesAtLeastOne", chosen, workload, events, "request 1 is admitted for 0 tokens")
 
 
 def test_cancelled_while_it_runs() -> None:
@@ -290,17 +261,6 @@ def test_settled_for_more_than_planned() -> None:
     broken("NothingRefunded", chosen, workload, [*events[:at], less])
 
 
-def test_over_the_cap() -> None:
-    """An engine that ignores the in-flight cap breaks Capped, and says by whom; without a cap it is not watched."""
-    capped, workload = two(in_flight_cap_tokens=15)
-    free, _ = two()
-    events = run(workload, free, CAPACITY)
-    [report] = watched(capped, workload, CAPACITY, events)
-    assert first_of(report, "Capped") == "client 0 has 20 tokens in flight, over the cap of 15"
-    [report] = watched(free, workload, CAPACITY, events)
-    assert report.assumptions["Capped"].violated is None
-
-
 def test_outputs_that_are_not_reserved() -> None:
     """Where outputs are not reserved, MemReserve is not watched, and OutputsBounded stands for it: it breaks when a
     request produces more than it declared, and when more run than the batching rule lets in."""
@@ -317,19 +277,6 @@ def test_outputs_that_are_not_reserved() -> None:
     broken("OutputsBounded", chosen, workload, more, "3 requests run, and 2 may")
 
 
-def test_memory_that_two_do_not_share() -> None:
-    """An engine whose clients each have a memory of their own breaks MemShared: together two may be charged and given
-    back more than U, which each by itself may not."""
-    chosen, workload = two(policy="vtc")
-    arrivals = [event for event in run(workload, chosen, CAPACITY) if isinstance(event, ev.Arrived)]
-    held = promise_of(chosen, workload, 14)
-    assert held.charge_max == 2 * 14 - 1
-    report = seen(held, chosen, [*arrivals, ev.Admitted(0, 0, 0, 0, 4, 0, 6), ev.Admitted(0, 0, 1, 1, 4, 0, 6)])
-    assert set(report.violated()) == {"MemShared"}
-    text = "clients 1 and 0 may be charged or given back 32 together, and U is 27"
-    assert first_of(report, "MemShared") == text
-
-
 def test_quanta() -> None:
     """Unequal weights break EqualQuanta, which the theorems for any weights do not need, and a quantum of zero breaks
     QuantumPositive."""
@@ -342,17 +289,6 @@ def test_quanta() -> None:
     assert set(seen(held, chosen).violated()) == {"QuantumPositive"}
 
 
-def test_no_theorem_needs_it() -> None:
-    """A request that no empty worker could hold, and input that costs more than output, are counted too, though no
-    theorem rests on them as the gates are."""
-    chosen, workload = two(input_rate=3)
-    events: list[ev.Event] = [ev.WorkerJoined(0, 0, 9), ev.Arrived(1, 0, workload.jobs[0].request)]
-    report = seen(promise_of(chosen, workload, CAPACITY), chosen, events)
-    assert first_of(report, "FitsAlone") == "request 0 needs 10 tokens, and the worker holds 9"
-    assert first_of(report, "WeightsOrdered") == "an input token costs 3, an output token 2"
-    assert report.violated() == {}
-
-
 @pytest.mark.parametrize(
     ("name", "params", "assumption"),
     [("dlpm", {"rejoin": "reset"}, "RejoinKeepsDebt"), ("vtc", {"lift": "none"}, "LiftOnJoin")],
@@ -361,21 +297,6 @@ def test_configurations_that_break_an_assumption(name: str, params: dict[str, An
     """A variant whose configuration breaks an assumption says so from the start, without any event."""
     chosen = policy(name, **params)
     assert set(seen(promise_of(chosen, world([], "fg"), CAPACITY), chosen).violated()) == {assumption}
-
-
-def test_a_slow_worker() -> None:
-    """CapacityFloor is held to a claimed rate, and the least observed is told whether one is claimed or not."""
-    chosen, workload = two()
-    events = run(workload, chosen, 20)
-    held = promise_of(chosen, workload, 20)
-    rates: dict[float | None, Finding] = {}
-    for floor in (None, 1e6, 1e12):
-        rates[floor] = seen(attrs.evolve(held, capacity_floor=floor), chosen, events).assumptions["CapacityFloor"]
-    assert [finding.violated is None for finding in rates.values()] == [True, False, False]
-    assert rates[1e6].violated == 0
-    assert rates[1e12].violated
-    assert len({finding.note for finding in rates.values()}) == 1
-    assert "cost units a second" in str(rates[None].note)
 
 
 # --- nothing passes in silence --------------------------------------------------------------------------------------
@@ -437,21 +358,3 @@ def test_a_monitor_may_come_late() -> None:
         monitor.observe_all(events[start:])
         assert set(monitor.report().violated()) <= {"MemReserve"}
         assert monitor.report().events == len(events) - start
-
-
-def test_a_worker_that_leaves_takes_what_waits_with_it() -> None:
-    """After a worker left, no client waits there: later ones are compared from then on only."""
-    chosen, workload = two()
-    held = promise_of(chosen, workload, CAPACITY)
-    arrivals: list[ev.Event] = [ev.Arrived(0, 0, each.request) for each in workload.jobs]
-    later: list[ev.Event] = [ev.Arrived(3, 0, Request(10 + client, client, 3, Prompt(4), 6)) for client in (0, 1)]
-    gaps = []
-    for between in ([], [ev.WorkerLeft(2, 0)]):
-        monitor = Monitor(held)
-        monitor.observe_all(
-            [*arrivals, ev.Decoded(1, 0, 1, (0,), (5,)), *between, *later, ev.Decoded(4, 0, 1, (0,), (5,))]
-        )
-        report = monitor.report()
-        assert report.gap is not None
-        gaps.append(report.gap.cost)
-    assert gaps == [20, 10]
