@@ -5,7 +5,14 @@ Read `preset` first, then the files of the programs.  A new kind is a `Preset`, 
 
 from collections.abc import Sequence
 
-from fairsched.engines.logs.access.presets.benchmarks import AIPERF, GUIDELLM, INFERENCE_PERF, VLLM_BENCH
+from fairsched.engines.logs.access.presets.benchmarks import (
+    AIPERF,
+    GENAI_PERF,
+    GUIDELLM,
+    INFERENCE_PERF,
+    LLMSERVINGSIM,
+    VLLM_BENCH,
+)
 from fairsched.engines.logs.access.presets.engines import SGLANG_METRICS, SGLANG_REQUESTS, VLLM_SERVER
 from fairsched.engines.logs.access.presets.preset import Preset, refused
 from fairsched.engines.logs.access.presets.proxies import ENVOY_JSON, ENVOY_TEXT, NGINX_JSON, NGINX_TEXT
@@ -17,7 +24,7 @@ __all__ = ["PRESETS", "recognise"]
 PRESETS: tuple[Preset, ...] = (
     *(NGINX_TEXT, NGINX_JSON, ENVOY_TEXT, ENVOY_JSON, LITELLM),
     *(VLLM_SERVER, SGLANG_REQUESTS, SGLANG_METRICS, OTLP),
-    *(VLLM_BENCH, AIPERF, GUIDELLM, INFERENCE_PERF),
+    *(VLLM_BENCH, LLMSERVINGSIM, AIPERF, GENAI_PERF, GUIDELLM, INFERENCE_PERF),
 )
 """All kinds; at most one of them knows a log."""
 

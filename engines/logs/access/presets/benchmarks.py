@@ -1,25 +1,48 @@
-"""Results of load generators: vLLM's bench, aiperf, guidellm and inference-perf.
+"""Results of load generators: vLLM's and LLMServingSim's bench, aiperf, genai-perf, guidellm and inference-perf.
 
 They saw the requests from the outside, as a client does, and name no clients.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 from pathlib import Path
 
+import msgspec
+
 from fairsched.engines.logs.access.presets import preset
+from fairsched.engines.logs.access.rows import Lines, Rows, json_rows
 from fairsched.engines.workloads import TraceError
 
 # --- vLLM's bench -----------------------------------------------------------------------------------------------------
 
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
 _DETAILS = (
-    "a list each, as `vllm bench serve` of 2026 or later writes them with --save-detailed (SGLang's bench_serving has "
-    "no start times: read its server's log of requests)"
+    "a list each, as `vllm bench serve` of 2026 or later writes them with --save-detailed (an older one, and SGLang's, "
+    "tells no start times unless --request-rate is inf: run it so, or read the server's log of requests)"
 )
+
+
+def _starts(found: object) -> list[float] | None:
+    """Return when requests were sent at an endless rate: at once, or in their order as the ones before end."""
+    took, slots = [], preset.inside(found, "max_concurrency")
+    if str(preset.inside(found, "request_rate")) != "inf":
+        return None
+    for ttft, steps in zip(*(preset.items(preset.inside(found, name)) for name in ("ttfts", "itls")), strict=False):
+        times = [ttft, *preset.items(steps)]
+        took.append(sum(each for each in times if isinstance(each, int | float) and math.isfinite(each)))
+    starts: list[float] = []
+    ends: list[float] = []
+    for each in took:
+        starts.append(heappop(ends) if isinstance(slots, int) and len(ends) >= max(slots, 1) else 0.0)
+        heappush(ends, starts[-1] + each)
+    return starts
 
 
 def _bench(path: Path, found: object) -> Iterator[preset.Dict]:
     lists = {name: preset.inside(found, name) for name in _LISTS}
+    if lists["start_times"] is None:
+        lists["start_times"] = _starts(found)
     missing = [name for name, values in lists.items() if not isinstance(values, list)]
     if missing:
         raise TraceError(path, None, ", ".join(missing), _DETAILS, "none")
@@ -60,6 +83,97 @@ VLLM_BENCH = preset.Preset(
     "JSON objects with the lists `input_lens` and `output_lens`",
     "run `vllm bench serve` with --save-result --save-detailed",
     "vllm bench serve 0.32.0",
+    (
+        "Where a result has no start times and an endless rate, requests are taken to be sent at once, or each when "
+        "one of the max_concurrency before it ended.",
+    ),
+)
+
+# --- LLMServingSim ----------------------------------------------------------------------------------------------------
+
+
+def _llmservingsim(path: Path, lines: Lines) -> Rows:
+    """Yield rows on one clock: that of the engine is set where a request was queued soonest after it came."""
+    rows = list(json_rows(path, lines))
+    pairs = [(row.get("queued_ts"), row.get("arrival_time")) for _, row in rows if isinstance(row, dict)]
+    ahead = [at - came for at, came in pairs if isinstance(at, int | float) and isinstance(came, int | float)]
+    for _, row in rows if ahead else ():
+        for name in ("scheduled_ts", "first_token_ts", "last_token_ts"):
+            if isinstance(row, dict) and isinstance(at := row.get(name), int | float):
+                row[name] = at - min(ahead)
+    yield from rows
+
+
+LLMSERVINGSIM = preset.Preset(
+    "LLMServingSim bench",
+    preset.has_keys("arrival_time", "queued_ts", "first_token_ts", "last_token_ts"),
+    _llmservingsim,
+    preset.columns(
+        arrival=("arrival_time", "s"),
+        first_token=("first_token_ts", "s"),
+        end=("last_token_ts", "s"),
+        prompt_tokens="input_toks",
+        output_tokens="output_toks",
+        request_id="request_id",
+    ),
+    "JSON lines with `arrival_time` and vLLM's `queued_ts`, `first_token_ts` and `last_token_ts`: `requests.jsonl`",
+    "run LLMServingSim's bench",
+    "none: made by hand in its form",
+    ("Arrivals are on another clock than the engine's times, which are set where a request was queued soonest.",),
+)
+
+# --- genai-perf -------------------------------------------------------------------------------------------------------
+
+
+def _genai_perf(path: Path, found: object) -> Iterator[preset.Dict]:
+    is_told = False
+    for experiment in preset.dicts(preset.inside(found, "experiments")):
+        for request in preset.dicts(experiment.get("requests")):
+            times, usage, first = preset.items(request.get("response_timestamps")), None, None
+            for at, output in zip(times, preset.items(request.get("response_outputs")), strict=False):
+                for piece in _pieces(preset.inside(output, "response")):
+                    usage = preset.inside(piece, "usage") or usage
+                    for choice in preset.dicts(preset.inside(piece, "choices")):
+                        text = preset.inside(choice, "delta", "content") or choice.get("text")
+                        first = at if first is None and text else first
+            is_told |= usage is not None
+            yield {
+                "timestamp": request.get("timestamp"),
+                "first": first if len(times) > 1 else None,
+                "end": times[-1] if times else None,
+                "prompt": preset.inside(usage, "prompt_tokens"),
+                "cached": preset.inside(usage, "prompt_tokens_details", "cached_tokens"),
+                "output": preset.inside(usage, "completion_tokens"),
+            }
+    if not is_told:
+        said = 'answers with usage: genai-perf profile --extra-inputs \'{"stream_options": {"include_usage": true}}\''
+        raise TraceError(path, None, None, said, "an export of genai-perf without tokens")
+
+
+def _pieces(text: object) -> Iterator[object]:
+    """Yield the JSON of an answer, or of events of a stream."""
+    for line in str(text).splitlines():
+        try:
+            yield msgspec.json.decode(line.strip().removeprefix("data:"))
+        except msgspec.DecodeError:
+            continue
+
+
+GENAI_PERF = preset.Preset(
+    "genai-perf",
+    preset.has_keys("experiments", any_of=("service_kind", "version", "experiment")),
+    preset.whole_file(_genai_perf),
+    preset.columns(
+        arrival=("timestamp", "ns"),
+        first_token=("first", "ns"),
+        end=("end", "ns"),
+        prompt_tokens="prompt",
+        cached_tokens="cached",
+        output_tokens="output",
+    ),
+    "one JSON object with `experiments`: `profile_export.json`",
+    'run genai-perf profile with --streaming and --extra-inputs \'{"stream_options": {"include_usage": true}}\'',
+    "none: made by hand in its form",
 )
 
 # --- aiperf -----------------------------------------------------------------------------------------------------------

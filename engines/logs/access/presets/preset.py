@@ -3,8 +3,10 @@
 And what is none: a trace of what was asked has no times of answers, and is refused with what can be done with it.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -63,6 +65,8 @@ def keys(head: Sequence[str]) -> frozenset[str]:
     try:
         return frozenset(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
     except msgspec.DecodeError:
+        with suppress(ValueError):  # an endless rate is written as Infinity, which is no JSON
+            return frozenset(found) if isinstance(found := json.loads(first), dict) else frozenset()
         return frozenset(found[1] for line in head if (found := _KEY.match(line)))
 
 
@@ -113,11 +117,14 @@ def inside(found: object, *path: str) -> object:
     return found
 
 
+def items(found: object) -> list[object]:
+    """Return a list; an empty one for anything else."""
+    return found if isinstance(found, list) else []
+
+
 def dicts(found: object) -> Iterator[Dict]:
     """Yield the objects of a list; none if it is no list."""
-    for each in found if isinstance(found, list) else ():
-        if isinstance(each, dict):
-            yield each
+    yield from (each for each in items(found) if isinstance(each, dict))
 
 
 # --- what is no log ----------------------------------------------------------------------------------------
@@ -143,11 +150,6 @@ _NO_REQUESTS = (
         "`per_request_lifecycle_metrics.json`, which inference-perf writes beside it if report.request_lifecycle."
         "per_request is true",
         "a summary of all requests",
-    ),
-    (
-        {"service_kind", "experiments"},
-        "tokens of each request, as aiperf, the successor of genai-perf, and the server's own log have them",
-        "an export of genai-perf, which has none",
     ),
 )
 """Keys of files that do not say what is needed of each request; what is expected instead, and what such a file is."""

@@ -90,7 +90,7 @@ def test_a_map_of_few_lines_names_columns(tmp_path: Path) -> None:
         ("arrival = { column = 't', unit = 'weeks' }", "one of s, ms, us, ns, iso"),
         ("client = { column = 't', unit = 's' }", "this is no time"),
         ("ok = 'yes'", "ok is a list"),
-        ("arrival = ", "Invalid value"),
+        ("arrival = ", "line 1, column 11: no value"),
     ],
 )
 def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -1,4 +1,5 @@
-"""Logs of programs that are known are read without a map; the samples were written by the programs themselves."""
+"""Logs of programs that are known are read without a map; the samples were written by the programs themselves,
+but for two that their README names."""
 
 import json
 import random
@@ -19,8 +20,10 @@ SAMPLES = Path(__file__).parent / "samples"
 READ = {
     "loads/aiperf.jsonl": ("aiperf", 20, 20),
     "proxies/envoy-json.jsonl": ("Envoy, JSON", 24, 17),
+    "loads/genai-perf.json": ("genai-perf", 5, 4),
     "loads/guidellm.json": ("guidellm", 12, 12),
     "loads/inference-perf.json": ("inference-perf", 11, 11),
+    "loads/llmservingsim.jsonl": ("LLMServingSim bench", 8, 8),
     "proxies/litellm.jsonl": ("LiteLLM", 17, 10),
     "proxies/nginx-json.jsonl": ("nginx, JSON", 24, 16),
     "proxies/nginx-text.log": ("nginx, text", 24, 16),
@@ -33,6 +36,7 @@ READ = {
     "engines/vllm-spans.jsonl": ("OpenTelemetry GenAI spans", 44, 44),
 }
 """Of each sample its kind, its requests, and how many of them have a first token."""
+TRUTH = Path(__file__).parents[5] / "shared" / "ground-truth"
 WITHOUT_TOKENS = {"proxies/envoy-text.log": "dynamic metadata", "proxies/nginx-combined.log": "njs"}
 """Samples that say no tokens, and a word of what is to be done about it."""
 
@@ -163,12 +167,42 @@ def test_a_sample_says_the_same_over_several_lines_and_in_several_documents(name
         assert len(read_access_log(path).end_ns) == 2 * READ[name][1]
 
 
+BENCH = {"input_lens": [5, 5, 5], "output_lens": [2, 2, 2], "ttfts": [0.2, 0.5, 0.2], "itls": [[0.1], [0.2], [0.3]]}
+"""A result without start times: answers that take 0.3, 0.7 and 0.5 s."""
+
+
+@pytest.mark.parametrize(("slots", "starts_ms"), [(None, [0, 0, 0]), (2, [0, 0, 300]), (1, [0, 300, 1000])])
+def test_starts_of_an_endless_rate_follow_from_the_answers(
+    slots: int | None, starts_ms: list[int], tmp_path: Path
+) -> None:
+    """As older benchmarks of vLLM and SGLang write it: all at once, or each when a slot is free."""
+    (tmp_path / "log").write_text(json.dumps(BENCH | {"request_rate": float("inf"), "max_concurrency": slots}))
+    log = read_access_log(tmp_path / "log")
+    starts, took = log.arrival_ns - log.arrival_ns[0], log.end_ns - log.arrival_ns
+    found = np.rint(np.array([starts, took]) / 1e6).astype(int)
+    assert sorted(zip(*found.tolist(), strict=True)) == sorted(zip(starts_ms, [300, 700, 500], strict=True))
+
+
+@pytest.mark.skipif(not TRUTH.exists(), reason="the measurements are not beside this checkout")
+@pytest.mark.parametrize("name", ["rtx4090-llama-3.1-8b", "rtxpro6000-qwen3-32b"])
+def test_an_engines_clock_is_set_to_the_arrivals(name: str) -> None:
+    """LLMServingSim prints what vLLM measured beside its requests: its first tokens are counted from the queue, into
+    which vLLM takes requests between steps, and so a bit sooner than from their arrival."""
+    log = read_access_log(TRUTH / f"{name}-requests.jsonl")
+    ttft_ms, rest_ms = (log.first_ns - log.arrival_ns) / 1e6, (log.end_ns - log.first_ns) / 1e6
+    lines = map(str.split, (TRUTH / f"{name}-llmservingsim.txt").read_text().splitlines())
+    published = {(words[0], words[1]): float(words[2]) for words in lines if len(words) == 5}
+    assert (rest_ms / (log.output - 1)).mean() == pytest.approx(published["TPOT", "Mean"], abs=0.06)
+    assert 1 <= ttft_ms.mean() / published["TTFT", "Mean"] < 1.004
+    assert 1 <= np.median(ttft_ms) / published["TTFT", "Median"] < 1.007
+
+
 @pytest.mark.parametrize(
     ("found", "said"),
     [
         ({"load_summary": {"count": 5}, "successes": {}}, "per_request_lifecycle_metrics.json"),
-        ({"service_kind": "openai", "endpoint": "v1", "experiments": []}, "aiperf"),
-        ({"input_lens": [5], "output_lens": [5], "ttfts": [0.1], "itls": [[0.1]]}, "start_times: .*SGLang"),
+        ({"service_kind": "openai", "endpoint": "v1", "experiments": []}, "include_usage"),
+        (BENCH | {"request_rate": 5.0}, "start_times: .*SGLang's"),
     ],
 )
 def test_results_that_do_not_tell_requests_are_refused_with_what_does(
