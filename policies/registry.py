@@ -61,18 +61,14 @@ CLUSTER_POLICIES: dict[str, AnyClusterPolicy] = {**ROUTERS, **{each.name: each f
 
 Placing = TypeVar("Placing", bound=AnyClusterPolicy)
 __all__ = [
-    "CLUSTER_POLICIES", "GATES", "LOCAL_POLICIES", "ROUTERS", "UnknownNameError", "Value", "cluster_policy", "imported",
-    "local_policy", "parameters", "router_parameters", "router_with", "unknown", "with_parameters"
+    "CLUSTER_POLICIES", "GATES", "LOCAL_POLICIES", "ROUTERS", "Value", "cluster_policy", "imported", "local_policy",
+    "parameters", "router_parameters", "router_with", "unknown", "with_parameters"
 ]  # fmt: skip
 
 
-class UnknownNameError(ValueError):
-    """A name that is not there; the message lists the nearest ones."""
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> UnknownNameError:
+def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
     """Return the error for a name that is not among `known`."""
-    return UnknownNameError(meant(what, name, known))
+    return ValueError(meant(what, name, known))
 
 
 def imported(name: str) -> object:
@@ -108,7 +104,7 @@ def local_policy(name: str) -> ComposedPolicy:
     """Return a shipped policy by its name, NAME+GATE (its order and batching rule under another gate), or your own by
     `module:attribute`.
 
-    Raises `UnknownNameError`, or `ValueError` where the module or the attribute is no composed policy.
+    Raises `ValueError`, also where the module or the attribute is no composed policy.
 
     >>> local_policy("larry+deficit").gate.name
     'deficit'
@@ -131,7 +127,7 @@ def local_policy(name: str) -> ComposedPolicy:
 def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> ComposedPolicy:
     """Return the policy with parameters set from text.
 
-    A deficit gate's `quantum` that is not given is twice the step's token budget.  Raises `UnknownNameError` for a
+    A deficit gate's `quantum` that is not given is twice the step's token budget.  Raises `ValueError` for a
     parameter that the policy does not have, `ValueError` for a value that it cannot have.
     """
     batching: Any = policy.batching
@@ -148,7 +144,7 @@ def with_parameters(policy: ComposedPolicy, given: Mapping[str, str]) -> Compose
 def cluster_policy(name: str) -> AnyClusterPolicy:
     """Return a shipped router, or another cluster policy, by its name, or your own by `module:attribute`.
 
-    Raises `UnknownNameError`, or `ValueError` where the module or the attribute is no router.
+    Raises `ValueError`, also where the module or the attribute is no router.
 
     >>> cluster_policy("fairsched.policies.routers:E2").name
     'e2'
@@ -168,7 +164,7 @@ def router_parameters(router: AnyClusterPolicy) -> dict[str, Value]:
 def router_with(router: Placing, given: Mapping[str, str]) -> Placing:
     """Return the router with parameters set from text.
 
-    Raises `UnknownNameError` for a parameter that the router does not have, `ValueError` for a value that it cannot
+    Raises `ValueError` for a parameter that the router does not have, and for a value that it cannot
     have.
     """
     return cast("Placing", changed(router, _parsed(router, "router", given, router_parameters(router))))

@@ -319,20 +319,16 @@ class RequestPath:
         self.moments.append(Moment(event.time_ns, what))
 
 
-class ExplainError(ValueError):
-    """There is nothing to explain: the request is not in the log, or never reached a worker."""
-
-
 def explain(path: Path, request_id: int, build_policy: BuildPolicy = logs.logged_policy) -> Explanation:
     """Return the life of a request in the log at `path`, on the last worker that it was sent to.
 
-    Raises `LogError` for a file that breaks its format, `ExplainError` if the request is not there or never arrived, or
+    Raises `LogError` for a file that breaks its format, `ValueError` if the request is not there or never arrived, or
     if the log was changed or cannot be replayed up to the end of the request.  Reads the log twice and replays one
     worker; while the request waits, each decode step costs one question to the policy.
     """
     log = logs.LogReader(path)
     if log.header.run.windows:
-        raise ExplainError(f"{path} is a gateway's log, without decisions step by step: fairsched audit reads it")
+        raise ValueError(f"{path} is a gateway's log, without decisions step by step: fairsched audit reads it")
     trail = _trail_of(log, request_id)
     worker = trail.worker
     assert worker is not None
@@ -351,7 +347,7 @@ def explain(path: Path, request_id: int, build_policy: BuildPolicy = logs.logged
             if log.footer is not None:
                 replayer.end()
     except logs.DifferenceError as error:
-        raise ExplainError(f"{path}, line {log.line}: {error}") from error
+        raise ValueError(f"{path}, line {log.line}: {error}") from error
     names = tuple(client.name for client in log.clients)
     return life.explanation(log, names, trail.way)
 
@@ -363,22 +359,22 @@ def _trail_of(log: logs.LogReader, request_id: int) -> "_Trail":
     for _, event in log:
         trail.saw(event)
     if log.changed is not None:
-        raise ExplainError(f"{log.path}, line {log.line}: {log.changed}")
+        raise ValueError(f"{log.path}, line {log.line}: {log.changed}")
     worker, ended = trail.worker, trail.ended
     if worker is not None and (ended is None or ended.worker == worker):
         return trail
     if isinstance(ended, ev.Rejected) and worker is None and not trail.held:
-        raise ExplainError(f"request {request_id} was rejected when it arrived: {ended.reason}")
+        raise ValueError(f"request {request_id} was rejected when it arrived: {ended.reason}")
     if ended is not None and (worker is not None or trail.held):
         how = f"rejected: {ended.reason}" if isinstance(ended, ev.Rejected) else "cancelled by its caller"
         came = f"; it came {trail.leaves}" if trail.leaves else ""
-        raise ExplainError(f"request {request_id} ended where no worker had it, {how}{came}")
+        raise ValueError(f"request {request_id} ended where no worker had it, {how}{came}")
     if ended is not None:
-        raise ExplainError(f"request {request_id} was never sent: a request that it follows did not finish")
+        raise ValueError(f"request {request_id} was never sent: a request that it follows did not finish")
     near = sorted(sorted(log.jobs), key=lambda known: abs(known - request_id))[:NEAREST_SHOWN]
     hint = f"the nearest are {', '.join(map(str, sorted(near)))}" if near else "there are none"
     until = "" if log.footer is not None else " (an interrupted run)"
-    raise ExplainError(f"request {request_id} is not among the {len(log.jobs):,} requests of {log.path}{until}; {hint}")
+    raise ValueError(f"request {request_id} is not among the {len(log.jobs):,} requests of {log.path}{until}; {hint}")
 
 
 @attrs.define

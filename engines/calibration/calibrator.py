@@ -56,15 +56,11 @@ class TimedStep(NamedTuple):
     scenario: int
 
 
-class FitError(ValueError):
-    """Too little was measured to say what a step costs."""
-
-
 def fit(points: Sequence[TimedStep], *, name: str, source: str, kv_capacity_tokens: int) -> LatencyModel:
-    """Return the latency model nearest to the points.  Raises `FitError` without pure prefill and pure decode steps."""
+    """Return the latency model nearest to the points.  Raises `ValueError` without pure prefill and decode steps."""
     kinds = [point.shape.kind for point in points]
     if "prefill" not in kinds or "decode" not in kinds:
-        raise FitError(
+        raise ValueError(
             f"{kinds.count('prefill')} pure prefill and {kinds.count('decode')} pure decode steps were measured; "
             "both are needed"
         )
@@ -189,10 +185,6 @@ OUTPUT_TOKENS = 512
 
 PolicyOf = Callable[[int], AnyLocalPolicy]
 """The policy whose step has this token budget."""
-
-
-class UnsteadyError(ValueError):
-    """A script did not take the same steps each time it was run: its policy depends on more than its state."""
 
 
 @attrs.frozen
@@ -370,7 +362,7 @@ def _aligned(number: int, script: TimingScript, runs: Sequence[Sequence[StepSamp
     """Return the steps of a script's repeats side by side."""
     shapes = [[sample.shape for sample in run] for run in runs]
     if any(other != shapes[0] for other in shapes):
-        raise UnsteadyError(f"script {script.title!r} did not take the same steps each time")
+        raise ValueError(f"script {script.title!r} did not take the same steps each time")
     return [
         Measured(number, script.held_out, shape, samples)
         for shape, samples in zip(shapes[0], zip(*runs, strict=True), strict=True)
@@ -378,7 +370,7 @@ def _aligned(number: int, script: TimingScript, runs: Sequence[Sequence[StepSamp
 
 
 def calibrated(steps: Sequence[Measured], *, name: str, source: str, kv_capacity_tokens: int) -> Calibration:
-    """Return the model that fits what was measured, judged by what was held out.  Raises `FitError`."""
+    """Return the model that fits what was measured, judged by what was held out.  Raises `ValueError`."""
     points = [TimedStep(step.shape, step.ns, step.scenario) for step in steps if not step.held_out]
     latency = fit(points, name=name, source=source, kv_capacity_tokens=kv_capacity_tokens)
     samples = [sample for step in steps for sample in step.samples]

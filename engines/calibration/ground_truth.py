@@ -23,7 +23,7 @@ import attrs
 import msgspec
 import numpy as np
 
-from fairsched.engines.calibration.kernel_tables import TableError, llmservingsim
+from fairsched.engines.calibration.kernel_tables import llmservingsim
 from fairsched.engines.calibration.kernel_tables import rows as csv_rows
 from fairsched.engines.simulation import VllmOptions, simulate_vllm
 from fairsched.model.machine import GPUS, GRAPH_SIZES, LINKS, MODELS, AllReduce, LatencyModel, by_formula
@@ -259,7 +259,7 @@ def _decoded(content: bytes, kind: type[T], where: str) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:
-        raise TableError(f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _lines(path: Path, kind: type[T]) -> list[T]:
@@ -279,14 +279,14 @@ def tabled_run(folder: Path, name: str, machine: TabledMachine) -> Experiment:
     requests = sorted(_lines(path, _Request), key=lambda each: each.arrival_time)
     blocks = {each.request: each for each in _lines(folder / f"{name}-blocks.jsonl", _Blocks)}
     if not requests:
-        raise TableError(f"{path}: there are no requests")
+        raise ValueError(f"{path}: there are no requests")
     start = requests[0].arrival_time
     ahead = min(each.queued_ts - each.arrival_time for each in requests) + start
     jobs = []
     for i, each in enumerate(requests):
         of = blocks.get(each.request_id)
         if of is None or of.prompt_tokens != each.input_toks:
-            raise TableError(f"{path}: {each.request_id} has {each.input_toks} tokens, and no such blocks are known")
+            raise ValueError(f"{path}: {each.request_id} has {each.input_toks} tokens, and no such blocks are known")
         prompt = Prompt.from_keys(of.blocks_of_16, block_tokens=BLOCK, tokens=each.input_toks)
         arrival_ns = round((each.arrival_time - start) * 1e9)
         jobs.append(Job(Request(i, 0, arrival_ns, prompt, each.output_toks), each.output_toks))
@@ -311,7 +311,7 @@ def tabled_run(folder: Path, name: str, machine: TabledMachine) -> Experiment:
     )
     num_gpu_blocks = settings.kv_cache.get("num_gpu_blocks") or machine.num_gpu_blocks
     if num_gpu_blocks is None:
-        raise TableError(f"{folder / f'{name}-meta.json'}: kv_cache has no num_gpu_blocks")
+        raise ValueError(f"{folder / f'{name}-meta.json'}: kv_cache has no num_gpu_blocks")
     limits = {key: settings.engine_kwargs[key] for key in ("max_num_seqs", "max_num_batched_tokens")}
     device = settings.hardware.get("device_name") or name.partition("-")[0]
     summary = folder / f"{name}-llmservingsim.txt"
@@ -351,7 +351,7 @@ def h100_loads(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[Experiment
     loads = _decoded(path.read_bytes(), list[_H100], str(path))
     for each in loads:
         if each.model not in _MODELS:
-            raise TableError(f"{path}: {each.id}: model is {each.model}, of which no sizes are known")
+            raise ValueError(f"{path}: {each.id}: model is {each.model}, of which no sizes are known")
     return [_h100(each, rows) for each in loads]
 
 

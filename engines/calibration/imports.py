@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 from msgspec.structs import replace
 
-from fairsched.engines.calibration.kernel_tables import TableError, grid, llmservingsim, risen, rising, rows, table_file
+from fairsched.engines.calibration.kernel_tables import grid, llmservingsim, risen, rising, rows, table_file
 from fairsched.engines.calibration.performance_fit import Estimate, from_aiconfigurator
 from fairsched.model.machine import (
     GPUS,
@@ -153,7 +153,7 @@ def _vidur(path: str, machine: Machine) -> LatencyModel:
         if row["num_tensor_parallel_workers"] == machine.gpus and row["n_head"] == sizes.heads:
             dense[int(row["num_tokens"])].append(1_000 * layers * sum(row[name] for name in timed))
     if not dense:
-        raise TableError(
+        raise ValueError(
             f"{below / 'mlp.csv'}: no row of {sizes.heads} heads on {machine.gpus} GPUs, of {sorted(seen)}"
         )
     decodes: dict[int, Any] = {}
@@ -169,7 +169,7 @@ def _vidur(path: str, machine: Machine) -> LatencyModel:
         at = tree.setdefault(int(row[first]), {})
         at[int(row["kv_cache_size"])] = 1_000 * layers * _number(below / "attention.csv", row, field)
     if not (decodes and prompts):
-        raise TableError(f"{below / 'attention.csv'}: no row of {'prompts' if decodes else 'decodes'}")
+        raise ValueError(f"{below / 'attention.csv'}: no row of {'prompts' if decodes else 'decodes'}")
     reduce = None
     if machine.gpus > 1:
         reduce = AllReduce(2 * layers, 2 * sizes.hidden, _all_reduce(folder, gpu, machine.gpus))
@@ -189,7 +189,7 @@ def _all_reduce(folder: Path, gpu: str, gpus: int) -> TimeTable:
         if row["num_workers"] == gpus:
             found[int(row["size"])].append(1_000 * row[field])
     if not found:
-        raise TableError(f"{path}: no row of num_workers {gpus}")
+        raise ValueError(f"{path}: no row of num_workers {gpus}")
     return rising({size: median(each) for size, each in found.items()})
 
 
@@ -199,7 +199,7 @@ def _number(path: Path, row: dict[str, Any], field: str) -> float:
     except ValueError:
         found = math.nan
     if not found >= 0:
-        raise TableError(f"{path}, row {row['row']}: {field} is {row[field]!r}, not a time")
+        raise ValueError(f"{path}, row {row['row']}: {field} is {row[field]!r}, not a time")
     return found
 
 
@@ -222,7 +222,7 @@ def _splitwise(path: str, machine: Machine) -> LatencyModel:
             prompts[batch].append(row["prompt_time"])
             tokens[batch].append(row["token_time"])
     if len(prompts) < 2:
-        raise TableError(f"{file}: no rows of {named} on {machine.gpus} x {kind}, but of {', '.join(sorted(there))}")
+        raise ValueError(f"{file}: no rows of {named} on {machine.gpus} x {kind}, but of {', '.join(sorted(there))}")
     times_us = {n: 1_000 * median(each) for n, each in prompts.items()}
     risen(file, f"prompts of {named} on {machine.gpus:g} x {kind} of prompt_size x batch_size", times_us)
     slope, base = np.polyfit(list(tokens), [median(each) for each in tokens.values()], 1)
@@ -254,28 +254,28 @@ def _distserve(path: str, machine: Machine) -> LatencyModel:
     try:
         profiles = parse(Path(path).read_bytes(), "JSON")
     except ValueError as error:
-        raise TableError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
     named = next((name for name in profiles if name.rpartition("/")[2] == machine.model), None)
     if named is None:
-        raise TableError(f"{path}: no profile of {machine.model}, but of {', '.join(profiles)}")
+        raise ValueError(f"{path}: no profile of {machine.model}, but of {', '.join(profiles)}")
     found = profiles[named].get(str(machine.gpus))
     if found is None:
-        raise TableError(f"{path}, {named}: no tensor parallelism {machine.gpus}, but {', '.join(profiles[named])}")
+        raise ValueError(f"{path}, {named}: no tensor parallelism {machine.gpus}, but {', '.join(profiles[named])}")
 
     def lines(field: str, *units: int) -> list[int]:
         given = found.get(field)
         if not isinstance(given, list) or len(given) != 3:
-            raise TableError(f"{path}, {named}, {machine.gpus}: {field} is {given!r}, not three numbers")
+            raise ValueError(f"{path}, {named}, {machine.gpus}: {field} is {given!r}, not three numbers")
         for each in given:
             if not isinstance(each, int | float) or not each >= 0:
-                raise TableError(f"{path}, {named}, {machine.gpus}: {field} has {each!r}, and no time is negative")
+                raise ValueError(f"{path}, {named}, {machine.gpus}: {field} has {each!r}, and no time is negative")
         return [round(each * unit) for each, unit in zip(given, units, strict=True)]
 
     prefill = lines("prefill", 10**6, 10**6, 10**9)
     few, many = (lines(f"decoding_{size}bs", 10**6, 10**6, 10**6) for size in ("small", "large"))
     threshold = found.get("decoding_large_small_bs_threshold")
     if not isinstance(threshold, int) or threshold < 2:
-        raise TableError(f"{path}, {named}: decoding_large_small_bs_threshold is {threshold!r}, not 2 or more requests")
+        raise ValueError(f"{path}, {named}: decoding_large_small_bs_threshold is {threshold!r}, not 2 or more requests")
     said = f"DistServe's {Path(path).name} of {named}, tensor parallel {machine.gpus}: lines of prompts and of decodes"
     pieces = DecodePiece(1, *few), DecodePiece(threshold, *many)
     name = f"{machine.name}-{Path(path).stem}"

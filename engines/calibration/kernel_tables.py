@@ -32,33 +32,29 @@ _POSITIONS = {"sr<=5%": 50, "sr<=15%": 150, "sr<=40%": 400, "sr<=70%": 700, "sr>
 _LONGEST = {"kvB<=1k": 1024, "kvB<=4k": 4096, "kvB<=16k": 16_384}
 
 
-class TableError(ValueError):
-    """A table that cannot be read: the file, the row and the field."""
-
-
 def rows(path: Path, *numbers: str, names: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
     """Yield the rows of a CSV file, each with its number (`row`): these fields as numbers, and the `names` as text.
 
-    Raises `TableError` with file, row and field.
+    Raises `ValueError` with file, row and field.
     """
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         for field in (*numbers, *names):
             if field not in (reader.fieldnames or ()):
                 there = ", ".join(reader.fieldnames or ())
-                raise TableError(f"{path}: there is no column {field}, but {there[:200] or 'nothing'}")
+                raise ValueError(f"{path}: there is no column {field}, but {there[:200] or 'nothing'}")
         for number, row in enumerate(reader, 2):
             found: dict[str, Any] = {name: row[name] for name in names} | {"row": number}
             for field in numbers:
                 try:
                     found[field] = float(row[field])
                 except (TypeError, ValueError):
-                    raise TableError(f"{path}, row {number}: {field} is {row[field]!r}, not a number") from None
+                    raise ValueError(f"{path}, row {number}: {field} is {row[field]!r}, not a number") from None
                 if field.startswith("time_") and not found[field] >= 0:
-                    raise TableError(f"{path}, row {number}: {field} is {row[field]}, and no time is negative")
+                    raise ValueError(f"{path}, row {number}: {field} is {row[field]}, and no time is negative")
             yield found
         if reader.line_num < 2:
-            raise TableError(f"{path}: there are no rows")
+            raise ValueError(f"{path}: there are no rows")
 
 
 def rising(values: Mapping[int, float]) -> TimeTable:
@@ -75,11 +71,11 @@ FALL_MAX = 0.25
 
 
 def risen(path: Path, field: str, values: Mapping[int, float]) -> None:
-    """Raise `TableError` where times fall by more than chance."""
+    """Raise `ValueError` where times fall by more than chance."""
     most = 0.0
     for point in sorted(values):
         if values[point] < (1 - FALL_MAX) * most:
-            raise TableError(f"{path}: {field} {point} take {values[point]:,.0f} us, and fewer take {most:,.0f} us")
+            raise ValueError(f"{path}: {field} {point} take {values[point]:,.0f} us, and fewer take {most:,.0f} us")
         most = max(most, values[point])
 
 
@@ -123,7 +119,7 @@ def llmservingsim(
 ) -> Kernels:
     """Return the kernels of a model of so many layers, from `PREFIX-dense.csv` and so on, or the files of a folder.
 
-    The tables leave out the all-reduces.  Raises `TableError` for what cannot be read.
+    The tables leave out the all-reduces.  Raises `ValueError` for what cannot be read.
 
     Source: casys-kaist/LLMServingSim on GitHub, `profiler/perf/`.
     """
@@ -137,7 +133,7 @@ def llmservingsim(
         measured[row["layer"]].add(int(row["tokens"]))
     for layer, points in measured.items():
         if hole := sorted(dense.keys() - points):
-            raise TableError(f"{file('dense')}: {layer} has no row of {hole[0]} tokens, as other layers have")
+            raise ValueError(f"{file('dense')}: {layer} has no row of {hole[0]} tokens, as other layers have")
     risen(file("dense"), "tokens", dense)
     for row in rows(file("per_sequence"), "sequences", "time_us", names=("layer",)):
         sequences[int(row["sequences"])] += row["time_us"]
@@ -149,7 +145,7 @@ def llmservingsim(
         tree = decodes if not tokens else prompts.setdefault(tokens, {}).setdefault(before, {})
         tree.setdefault(batch, {})[context] = layers * row["time_us"]
     if not (decodes and prompts):
-        raise TableError(f"{file('attention')}: no row of {'prompts' if decodes else 'decodes alone'}")
+        raise ValueError(f"{file('attention')}: no row of {'prompts' if decodes else 'decodes alone'}")
     attention = AttentionTable(grid(decodes), grid(prompts), _skew(file("skew_fit")) if skew else None)
     return Kernels(_stairs(rising(dense)), attention, rising(sequences), reduce=reduce, graph_sizes=graph_sizes)
 

@@ -58,21 +58,17 @@ class PerformanceFit:
     kv: LineErrors | None = None
 
 
-class TooFewStepsError(ValueError):
-    """Too little was timed to draw a line."""
-
-
 def fit_performance(iterations: Iterable[Iteration], memory: Sequence[tuple[int, int]] = ()) -> PerformanceFit:
     """Return the lines nearest to what was timed.  `memory` has (tokens, what they took); without it KV is counted in
     tokens.
 
-    Raises `TooFewStepsError` with fewer than two iterations that only prefill, or three that only decode.
+    Raises `ValueError` with fewer than two iterations that only prefill, or three that only decode.
     """
     every = list(iterations)
     prefills = [each for each in every if each.prompts and not each.batch]
     decodes = [each for each in every if each.batch and not each.prompts]
     if len(prefills) < 2 or len(decodes) < 3:
-        raise TooFewStepsError(
+        raise ValueError(
             f"{len(prefills)} iterations of prefill and {len(decodes)} of decode were timed; lines need 2 and 3"
         )
     prefill_x = _columns([(sum(each.prompts), 1) for each in prefills])
@@ -104,10 +100,10 @@ def fit_scaling(times: Sequence[tuple[int, float]]) -> tuple[float, float, LineE
     """Equation 5 from (accelerators, ns): a / N + b, and its errors.
 
     Computation k4 / N + c4 and communication k (N - 1) / N together are (k4 - k) / N + (c4 + k): a line in 1 / N, from
-    which neither can be told.  Raises `TooFewStepsError` with fewer than two sizes.
+    which neither can be told.  Raises `ValueError` with fewer than two sizes.
     """
     if len({size for size, _ in times}) < 2:
-        raise TooFewStepsError("how iterations shrink with a worker's size takes two sizes")
+        raise ValueError("how iterations shrink with a worker's size takes two sizes")
     x = _columns([(1 / size, 1) for size, _ in times])
     a, b = _solved(x, np.array([ns for _, ns in times]))
     return a, b, _errors(x @ np.array([a, b]), np.array([ns for _, ns in times]))
@@ -117,7 +113,7 @@ def scaled_latency(sizes: Mapping[int, LatencyModel], accelerators: int) -> Late
     """Return a worker of a size that was not timed: equation 5 through the lines of those that were, by accelerators.
 
     Each coefficient is a / N + b, and KV a line in N, as each accelerator adds its memory and the weights take theirs
-    once.  How far that is from a size that was timed can be seen by leaving it out.  Raises `TooFewStepsError` with
+    once.  How far that is from a size that was timed can be seen by leaving it out.  Raises `ValueError` with
     fewer than two sizes, and `ValueError` if there is no memory left for KV.
     """
     lines = {n: fit_performance(asked(latency)).performance for n, latency in sizes.items()}

@@ -128,10 +128,6 @@ class TooFewRequestsError(ValueError):
     """A workload from which no capacity can be read."""
 
 
-class ExecutorFailedError(ValueError):
-    """A real run in which the executor failed, which says nothing about time."""
-
-
 # --- the load -------------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +233,7 @@ def real_run(
     driver = Driver(workload, prompt_ids, engine, meter, clock, progress=progress)
     driver.run()
     if engine.executor_failures:
-        raise ExecutorFailedError(f"the executor failed {engine.executor_failures} times; the program's log says why")
+        raise ValueError(f"the executor failed {engine.executor_failures} times; the program's log says why")
     whole, by_kind, bias = step_errors(meter.samples, latency)
     run = RealRun(
         figures(workload, [_at_its_time(event, driver) for event in events]),

@@ -125,7 +125,7 @@ def calibrate(
 ) -> Calibration:
     """Time the engine over a grid of steps, fit its latency model, and judge that by steps that were not fitted.
 
-    The preset is called after the model and the device.  Raises `FitError`.
+    The preset is called after the model and the device.  Raises `ValueError`.
     """
     facts = bench.facts(policy)
     steps = bench.measured(policy, repeats, seed, progress)
@@ -163,7 +163,7 @@ def validate(
 
     Requests come at the share `load` of the engine's capacity.  Targets that are not given are percentiles of the
     simulation.  Each policy is run `runs` times; event logs of the real runs go into the folder `logs`.  Raises
-    `ValueError`, and its kinds `TooFewRequestsError` and `ExecutorFailedError`.
+    `ValueError`, and its kind `TooFewRequestsError`.
     """
     for name in policies:
         policy = bench.policy(name, params)

@@ -29,10 +29,6 @@ CERTIFICATE_FLAWS = (MISSING, "expired", "of another authority", "of itself", "a
 FLAWS = frozenset({"", *KEY_FLAWS, *TOKEN_FLAWS, *CERTIFICATE_FLAWS})
 
 
-class NotAScriptError(ValueError):
-    """A file that is no script of this version."""
-
-
 class ScriptedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call: its number, its client, how many tokens it asks for, and what is special about it."""
 

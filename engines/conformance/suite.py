@@ -217,21 +217,19 @@ def write_failure(path: Path, checked: CheckedScenario, limits: ScenarioLimits, 
 def read_failure(path: Path) -> tuple[steps.CallScript, ScenarioLimits]:
     """Return the calls in such a file, and what they were held to.
 
-    Raises `NotAScriptError`, and `OSError` for a file that cannot be read.
+    Raises `ValueError`, and `OSError` for a file that cannot be read.
     """
     try:
         failure = msgspec.json.decode(path.read_bytes(), type=steps.Failure)
         limits = ScenarioLimits(**failure.limits)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, RecursionError) as error:
-        raise steps.NotAScriptError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
     script = failure.script
     if script.version != VERSION:
-        raise steps.NotAScriptError(f"{path}: version {script.version}, and this release reads {VERSION}")
+        raise ValueError(f"{path}: version {script.version}, and this release reads {VERSION}")
     if script.scenario not in SCENARIOS:
-        raise steps.NotAScriptError(f"{path}: no scenario is called {script.scenario!r}")
+        raise ValueError(f"{path}: no scenario is called {script.scenario!r}")
     for call in script.calls.values():
         if call.client not in CLIENTS or call.flaw not in steps.FLAWS:
-            raise steps.NotAScriptError(
-                f"{path}: call {call.number}: no client {call.client!r} shows what is {call.flaw!r}"
-            )
+            raise ValueError(f"{path}: call {call.number}: no client {call.client!r} shows what is {call.flaw!r}")
     return script, limits

@@ -22,12 +22,8 @@ ARCHITECTURE = "LlamaForCausalLM"
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
 
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be read; the message names the file and what is wrong with it."""
-
-
 def load_checkpoint(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Llama:
-    """Return the model in `folder`.  Raises `CheckpointError`.
+    """Return the model in `folder`.  Raises `ValueError`.
 
     Tensors go to the device one by one, so beside the model only the largest needs memory.
     """
@@ -36,16 +32,16 @@ def load_checkpoint(folder: Path, *, device: torch.device | str = "cpu", dtype: 
     place = _places(folder)
     missing = [name for name in shapes if name not in place]
     if missing:
-        raise CheckpointError(f"{folder}: {len(missing)} of {len(shapes)} tensors are missing, {missing[0]} first")
+        raise ValueError(f"{folder}: {len(missing)} of {len(shapes)} tensors are missing, {missing[0]} first")
 
     def read(name: str) -> Tensor:
         try:
             with safe_open(place[name], framework="pt") as file:
                 tensor: Tensor = file.get_tensor(name)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{place[name]}: {name} cannot be read: {error}") from None
+            raise ValueError(f"{place[name]}: {name} cannot be read: {error}") from None
         if tuple(tensor.shape) != shapes[name]:
-            raise CheckpointError(f"{place[name]}: {name} has the shape {list(tensor.shape)}, not {list(shapes[name])}")
+            raise ValueError(f"{place[name]}: {name} has the shape {list(tensor.shape)}, not {list(shapes[name])}")
         return tensor.to(device=device, dtype=dtype)
 
     return Llama(config, read)
@@ -69,22 +65,22 @@ def _places(folder: Path) -> dict[str, Path]:
     if (folder / INDEX).exists():
         names = _document(folder / INDEX).get("weight_map")
         if not isinstance(names, dict):
-            raise CheckpointError(f"{folder / INDEX}: there is no weight_map")
+            raise ValueError(f"{folder / INDEX}: there is no weight_map")
         return {name: folder / str(file) for name, file in names.items()}
     try:
         with safe_open(folder / WEIGHTS, framework="pt") as file:
             return dict.fromkeys(file.keys(), folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{folder / WEIGHTS}: cannot be read: {error}") from None
+        raise ValueError(f"{folder / WEIGHTS}: cannot be read: {error}") from None
 
 
 def _document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+        raise ValueError(f"{path}: cannot be read: {error}") from None
     if not isinstance(document, dict):
-        raise CheckpointError(f"{path}: an object is expected")
+        raise ValueError(f"{path}: an object is expected")
     return document
 
 
@@ -133,11 +129,11 @@ def _config(path: Path) -> LlamaConfig:
     document = _document(path)
     names = document.get("architectures") or [document.get("model_type")]
     if names not in ([ARCHITECTURE], ["llama"]):
-        raise CheckpointError(f"{path}: the architecture is {', '.join(map(str, names))}; only {ARCHITECTURE} is known")
+        raise ValueError(f"{path}: the architecture is {', '.join(map(str, names))}; only {ARCHITECTURE} is known")
     try:
         config = msgspec.convert(document, _Config)
     except msgspec.ValidationError as error:
-        raise CheckpointError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
     for field, supported in (
         ("hidden_act", "silu"),
         ("attention_bias", False),
@@ -145,11 +141,11 @@ def _config(path: Path) -> LlamaConfig:
         ("quantization_config", None),
     ):
         if getattr(config, field) != supported:
-            raise CheckpointError(f"{path}: {field} is {getattr(config, field)!r}; only {supported!r} is known")
+            raise ValueError(f"{path}: {field} is {getattr(config, field)!r}; only {supported!r} is known")
     try:
         return _llama(config)
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _llama(config: _Config) -> LlamaConfig:

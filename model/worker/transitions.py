@@ -40,10 +40,6 @@ class InfeasiblePlanError(ValueError):
     """A plan that this worker cannot execute; the message names the request and by how much."""
 
 
-class NotDecodingError(ValueError):
-    """A request is said to have produced its last token, and is not one that produces any."""
-
-
 def arrive(
     state: WorkerState,
     request: Request,
@@ -230,13 +226,13 @@ def _leave(state: WorkerState, request_id: int, now_ns: int, kind: type[Cancelle
 def stop(state: WorkerState, request_id: int, now_ns: int) -> Step:
     """End between two steps a decoding request that produced its last token earlier than was foreseen.
 
-    It finishes with what it produced, and the rest of its reservation is free.  Raises `NotDecodingError` for a
+    It finishes with what it produced, and the rest of its reservation is free.  Raises `ValueError` for a
     request that has produced nothing since its admission, or is not running.
     """
     flight = state.in_flight.get(request_id)
     if flight is None or flight.clock_start is None:
         doing = "is not running" if flight is None else f"has {flight.remaining_tokens} tokens left to prefill"
-        raise NotDecodingError(f"worker {state.worker}: request {request_id} cannot stop, since it {doing}")
+        raise ValueError(f"worker {state.worker}: request {request_id} cannot stop, since it {doing}")
     output_tokens = generated(state, request_id)
     state = release(keep(state, request_id, now_ns), request_id)
     return state, [Finished(now_ns, state.worker, request_id, flight.client, output_tokens)]

@@ -105,21 +105,17 @@ class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
         """Raise `AssertionError` unless it fits the requests that wait: each with its group and its score, by age."""
 
 
-class RankError(ValueError):
-    """An order ranked a request by something else than a whole number that its contract allows."""
-
-
 def score_of(order: "Order", rank: int, age: int) -> int:
     """Return one integer that orders by rank, then by age, the older first.
 
-    Raises `RankError` for a rank that is no whole number, or is out of range: a score must fit into 64 bits.
+    Raises `ValueError` for a rank that is no whole number, or is out of range: a score must fit into 64 bits.
     """
     try:
         if -TOKENS_MAX <= rank <= TOKENS_MAX:
             return (rank << AGE_BITS) + (AGE_MASK - age)
     except TypeError:
         pass
-    raise RankError(
+    raise ValueError(
         f"order {order.name} ranked a request {rank!r}: a rank is a whole number from {-TOKENS_MAX:,} to {TOKENS_MAX:,}"
     )
 

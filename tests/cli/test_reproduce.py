@@ -14,7 +14,6 @@ from fairsched import reproduce
 from fairsched.cli import main
 from fairsched.cli.commands.reproduce import MISSED
 from fairsched.reproduce import PanelRow, Verdict
-from fairsched.reproduce.harness import RowError
 from fairsched.reproduce.row import Control, Figures, Interval, Panel, Platform, Printed
 from tests.cli.conftest import Refused
 
@@ -129,7 +128,7 @@ def test_a_figure_that_a_seed_did_not_give_is_named() -> None:
 def test_a_row_that_fails_is_named_with_its_seed() -> None:
     """An error inside a row says which row and which seed."""
     row = attrs.evolve(_row("7", 1.0), seeds=2)
-    with pytest.raises(RowError, match="row 7, seed 1: IndexError"):
+    with pytest.raises(RuntimeError, match="row 7, seed 1: IndexError"):
         list(reproduce.reproduce([row]))
 
 

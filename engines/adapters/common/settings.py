@@ -108,10 +108,6 @@ def own_file(name: str, rank: int) -> Path:
     return path.with_name(f"{path.stem}.{rank}{path.suffix}") if rank else path
 
 
-class VersionError(ValueError):
-    """A release that was not tested."""
-
-
 @attrs.frozen
 class Tested:
     """The releases of an `engine` that were tested: from `first` on, below `below`.  `anyway` is how to try others."""
@@ -122,13 +118,13 @@ class Tested:
     anyway: str
 
     def require(self, version: str, accept_untested: bool = False) -> None:
-        """Raise `VersionError` for an untested version, unless it is accepted.
+        """Raise `ValueError` for an untested version, unless it is accepted.
 
         >>> Tested("vLLM", (0, 32, 0), (0, 33, 0), "...").require("0.32.0+cpu")
         """
         if not accept_untested and not self.includes(version):
             first, below = (".".join(map(str, each)) for each in (self.first, self.below))
-            raise VersionError(
+            raise ValueError(
                 f"fairsched was tested with {self.engine} from {first} to below {below}, and this is {version}; "
                 f"the setting {self.anyway} tries it all the same"
             )

@@ -139,7 +139,7 @@ def _monitor(policy: AnyLocalPolicy, settings: SglangSettings, memory: PoolMemor
 def register() -> None:
     """Register the hooks with the settings that the environment names.
 
-    Raises `ConfigError` or `VersionError` for what cannot be used.
+    Raises `ConfigError` or `ValueError` for what cannot be used.
     """
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType

@@ -34,10 +34,6 @@ SCHEMA = 1
 _encode = msgspec.json.Encoder().encode
 
 
-class JournalError(ValueError):
-    """A journal that breaks its format; the message names file and line."""
-
-
 class _Header(msgspec.Struct, frozen=True):
     fairsched_journal: int
     after: str
@@ -154,7 +150,7 @@ _DECODERS = {start: msgspec.json.Decoder(kind).decode for start, kind in _LINES.
 def read_journal(path: Path) -> Tail:
     """Return what a journal holds, nothing if there is none.
 
-    A torn last line is left out; any other that breaks the format is a `JournalError`.
+    A torn last line is left out; any other that breaks the format is a `ValueError`.
     """
     if not path.exists():
         return Tail()
@@ -172,11 +168,9 @@ def _after(path: Path, line: bytes) -> str:
     try:
         header = msgspec.json.decode(line, type=_Header)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise JournalError(f"{path}, line 1: this is no journal of fairsched: {error}") from error
+        raise ValueError(f"{path}, line 1: this is no journal of fairsched: {error}") from error
     if header.fairsched_journal != SCHEMA:
-        raise JournalError(
-            f"{path}, line 1: this library reads schema {SCHEMA}, and this is {header.fairsched_journal}"
-        )
+        raise ValueError(f"{path}, line 1: this library reads schema {SCHEMA}, and this is {header.fairsched_journal}")
     return header.after
 
 
@@ -187,4 +181,4 @@ def _take(tail: Tail, path: Path, number: int, line: bytes) -> None:
             raise msgspec.DecodeError(f"no line begins so: {line[:20].decode(errors='replace')}")
         tail.take(*decode(line))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise JournalError(f"{path}, line {number}: {error}") from error
+        raise ValueError(f"{path}, line {number}: {error}") from error

@@ -19,7 +19,7 @@ from pathlib import Path
 from fairsched.engines.serving.executor import Executor, Sampling
 from fairsched.engines.serving.log import EventLog
 from fairsched.engines.serving.loop import Engine
-from fairsched.engines.serving.state.journal import JournalError, StateStore, read_journal
+from fairsched.engines.serving.state.journal import StateStore, read_journal
 from fairsched.engines.serving.state.restart import Recovery, kept, recovered
 from fairsched.engines.serving.state.snapshot import packed, restore, sha256_of, snapshot
 from fairsched.model.events import Event
@@ -90,7 +90,7 @@ class EngineStore(StateStore, EventLog):
 
         `policy` is the one that kept it; `OtherPolicyError` says which that is.  To go on under another one, recover
         with the old policy, `resume`, and replace it with its state migrated.  Raises `SnapshotError` or
-        `JournalError` for files that are broken: nothing is forgiven silently.
+        `ValueError` for files that are broken: nothing is forgiven silently.
         """
         path, journal = self._files
         if not path.exists():
@@ -98,7 +98,7 @@ class EngineStore(StateStore, EventLog):
         data = path.read_bytes()
         saved, tail = restore(data, policy), read_journal(journal)
         if tail.after not in ("", sha256_of(data)):
-            raise JournalError(f"{journal} goes on from another snapshot than {path.name}")
+            raise ValueError(f"{journal} goes on from another snapshot than {path.name}")
         return recovered(policy, saved, tail)
 
     @property

@@ -24,7 +24,7 @@ from fairsched.model.algebra import NO_SCORE, Ints
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Request
 from fairsched.model.serialization import Derived
-from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension, RankError
+from fairsched.policies.orders.base import Order, QueuedRequest, QueueExtension
 
 EXACT_MAX = 2**62
 """Keys beyond this might leave 64 bits, and are put in order as Python integers."""
@@ -297,7 +297,7 @@ class Fronts(QueueExtension["RanksByKey"], frozen=True, gc=False):
     ) -> tuple["Fronts", QueuedRequest]:
         number, kept = order.number(queued), self.kept
         if type(number) is not int or not -OWN_MAX <= number <= OWN_MAX:
-            raise RankError(f"order {order.name} keeps {number!r} of a request: a whole number of at most {OWN_MAX:,}")
+            raise ValueError(f"order {order.name} keeps {number!r} of a request: a whole number of at most {OWN_MAX:,}")
         line = joined_line(kept.lines.get(group, ()), (queued.age, number, queued.request.arrival_ns))
         return Fronts(kept.changed(group, line, 1).refreshed()), queued
 
@@ -361,7 +361,7 @@ class KeyRanking:
         keys = key(columns.waits_us, columns.numbers)
         kind, count = getattr(keys, "dtype", type(keys).__name__), len(columns.numbers)
         if kind != np.int64 or len(keys) != count:
-            raise RankError(
+            raise ValueError(
                 f"order {self._name} ranked {count} requests by {len(keys)} keys of {kind}: each has an int64"
             )
         self.heads.fill(NO_SCORE)
@@ -395,7 +395,7 @@ class KeyRanking:
             [(key((at - since_ns) // 1_000, number), age) for run in line for age, number, at in run.front]
         )
         if type(least[0]) is not int:
-            raise RankError(f"order {self._name} ranked a request by {least[0]!r}: a key is a whole number")
+            raise ValueError(f"order {self._name} ranked a request by {least[0]!r}: a key is a whole number")
         return least
 
     def _one_by_one(self) -> None:

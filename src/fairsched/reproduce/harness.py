@@ -60,10 +60,6 @@ Task = tuple[str, int]
 """The id of a row, and a seed."""
 
 
-class RowError(RuntimeError):
-    """A row could not be measured; says which, with which seed, and why."""
-
-
 @attrs.frozen
 class Result:
     """A row with its figures, one set for each seed, and the verdict on each claim."""
@@ -130,7 +126,7 @@ def reproduce(
 
     `jobs` processes run at a time; with `ray`, the address of a Ray cluster on which fairsched is installed, its cores
     run them ("auto": the cluster that this machine belongs to).  A row runs so many `seeds` from `first_seed` on (None:
-    its own number of them); a row that says one seed runs one.  Raises `RowError` if a row
+    its own number of them); a row that says one seed runs one.  Raises `RuntimeError` if a row
     fails, `ImportError` where Ray is asked for and not installed, `OSError` where the cluster does not answer, and
     `ValueError` for jobs and seeds below one and a first seed below zero.
     """
@@ -158,11 +154,11 @@ def _numbers(row: PanelRow, seeds: int, first_seed: int) -> tuple[int, ...]:
 
 
 def _seed(row: PanelRow, seed: int) -> Figures:
-    """Run one seed of a row; raises `RowError`, which names them, if that fails."""
+    """Run one seed of a row; raises `RuntimeError`, which names them, if that fails."""
     try:
         return row.run(seed)
     except Exception as error:
-        raise RowError(f"row {row.id}, seed {seed}: {type(error).__name__}: {error}") from error
+        raise RuntimeError(f"row {row.id}, seed {seed}: {type(error).__name__}: {error}") from error
 
 
 def _task_of(rows: Mapping[str, PanelRow], task: Task) -> Figures:

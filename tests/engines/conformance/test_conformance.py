@@ -19,7 +19,6 @@ from fairsched.engines.conformance.script import (
     CERTIFICATE_FLAWS,
     TOKEN_FLAWS,
     HeardAnswer,
-    NotAScriptError,
     Record,
     ScenarioVerdict,
     ScriptedCall,
@@ -366,7 +365,7 @@ def test_a_file_with_a_call_that_nobody_can_make_is_refused(field: str, value: s
     document = json.loads(path.read_text())
     document["script"]["steps"][0]["calls"][1][field] = value
     path.write_text(json.dumps(document))
-    with pytest.raises(NotAScriptError, match=f"call 2: .*{value}"):
+    with pytest.raises(ValueError, match=f"call 2: .*{value}"):
         conformance.read_failure(path)
 
 
@@ -377,5 +376,5 @@ def test_a_file_that_is_no_failure_is_refused(text: str, tmp_path: Path) -> None
     """Its name is said."""
     path = tmp_path / "failure.json"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(NotAScriptError, match=r"failure\.json"):
+    with pytest.raises(ValueError, match=r"failure\.json"):
         conformance.read_failure(path)

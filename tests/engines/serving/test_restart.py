@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.serving import BlockKeys, Engine, Sampling, write_whole
-from fairsched.engines.serving.state.journal import JournalError, read_journal
+from fairsched.engines.serving.state.journal import read_journal
 from fairsched.engines.serving.state.restart import Recovery, caught_up, kept, resume
 from fairsched.engines.serving.state.snapshot import OtherPolicyError, SavedEngine, SnapshotError, restore, snapshot
 from fairsched.engines.serving.state.state_store import EngineStore
@@ -297,10 +297,10 @@ def test_a_torn_last_line_is_left_out_and_any_other_is_an_error(life: Life) -> N
         assert digest(caught_up(DEFICIT, saved, read_journal(path)).policy_state) in had
         assert store.recover(DEFICIT) is not None
     path.write_bytes(whole.replace(b'["events"', b'["event"', 1))
-    with pytest.raises(JournalError, match="line 5: no line begins so"):
+    with pytest.raises(ValueError, match="line 5: no line begins so"):
         store.recover(DEFICIT)
     path.write_bytes(whole.replace(b'"Prefilled"', b'"Unfilled"', 1))
-    with pytest.raises(JournalError, match="line "):
+    with pytest.raises(ValueError, match="line "):
         store.recover(DEFICIT)
 
 
@@ -311,7 +311,7 @@ def test_a_journal_of_another_snapshot_is_refused(life: Life) -> None:
     engine.ask("a", [1, 2], 3)
     store.snapshot(engine)
     next(life.folder.glob("journal-*.jsonl")).write_bytes(old)
-    with pytest.raises(JournalError, match="goes on from another snapshot than snapshot-000002"):
+    with pytest.raises(ValueError, match="goes on from another snapshot than snapshot-000002"):
         store.recover(DEFICIT)
 
 

@@ -175,5 +175,5 @@ def running() -> WorkerState:
 )
 def test_only_what_decodes_can_stop(request_id: int, why: str) -> None:
     """Whoever has produced nothing since its admission cannot have ended; the message says who and why."""
-    with pytest.raises(transitions.NotDecodingError, match=f"worker 3: {why}"):
+    with pytest.raises(ValueError, match=f"worker 3: {why}"):
         transitions.stop(running(), request_id, 9)

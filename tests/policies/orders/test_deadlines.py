@@ -11,7 +11,6 @@ from fairsched.model.request import Prompt, Request, Slo
 from fairsched.policies.catalog import EDF
 from fairsched.policies.orders import EarliestDeadline, JustInTime, LeastSlack, QueuedRequest
 from fairsched.policies.orders.abilities import OWN_MAX, Fronts, RanksByKey
-from fairsched.policies.orders.base import RankError
 from fairsched.policies.orders.deadlines import NO_DEADLINE_NS
 from tests.support.policy_play import Play
 
@@ -109,7 +108,7 @@ def test_a_number_that_no_key_holds_is_refused_where_it_arises(own: object) -> N
             return own  # type: ignore[return-value]
 
     assert issubclass(Odd, RanksByKey)
-    with pytest.raises(RankError, match="order odd keeps"):
+    with pytest.raises(ValueError, match="order odd keeps"):
         Play(EDF(order=Odd())).arrive()
 
 
