@@ -20,11 +20,12 @@ import attrs
 
 from fairsched.model.events import Event
 from fairsched.model.machine import LatencyModel
-from fairsched.model.monitor import GateCheck, Promise, WaitBound
+from fairsched.model.monitor import FirstTokenBound, GateCheck, Promise
 from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX, Rates, accepted, charge_max_optimistic, charge_max_reserved
 from fairsched.model.request import Client, Request
 from fairsched.model.serialization import from_json, to_json
+from fairsched.model.service import ServiceCurve
 from fairsched.model.theorem import Assumption, Theorem
 from fairsched.model.view import ClusterView, WorkerLoad, WorkerView
 
@@ -175,18 +176,20 @@ class Guarantee:
         requests that it refuses.  `needs` are the tokens that each known request may hold."""
         return ()
 
-    def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> WaitBound | None:
+    def worst_wait(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> FirstTokenBound | None:
         """Return the longest wait in seconds on one worker with this latency model; None where none is proved."""
         return None
 
-    def no_wait(self, limits: Limits, latency: LatencyModel) -> str:
-        """Return why no wait in seconds is proved, as a clause; "" where one is."""
+    def no_wait(self, limits: Limits, latency: LatencyModel | None = None) -> str:
+        """Return why no wait in seconds is proved, as a clause; "" where one is.  Without a latency model it is about
+        servers whose steps are not seen."""
         return "the policy states no bound of waits"
 
     def promise(
-        self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None
+        self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | ServiceCurve | None = None
     ) -> Promise | None:
-        """Return what a monitor holds a worker's run to; waits in time only if the worker's latency model is given."""
+        """Return what a monitor holds a worker's run to; waits in time only if the worker's latency model is given, or
+        a service curve that it is claimed to keep."""
         return None
 
     def gate_monitor(self) -> GateCheck | None:

@@ -15,7 +15,7 @@ from fairsched.engines.analysis import EventTables, Measures, Outcomes, Summary,
 from fairsched.engines.analysis.audit import without_service
 from fairsched.engines.simulation import Cluster, RunSpec, limits_of
 from fairsched.model.events import Admitted, Arrived
-from fairsched.model.monitor import WaitBound
+from fairsched.model.monitor import FirstTokenBound
 from fairsched.model.request import Workload
 from fairsched.model.service import Charging, Ints, Table, Tables, backlogs, busiest, charges, service_gap
 from fairsched.policies.base import Limits
@@ -114,7 +114,7 @@ def simulated(
     )
 
 
-def _worst(workload: Workload, policy: ComposedPolicy, cluster: Cluster, limits: Limits) -> WaitBound | None:
+def _worst(workload: Workload, policy: ComposedPolicy, cluster: Cluster, limits: Limits) -> FirstTokenBound | None:
     """Return the longest wait of a client on the slowest of the workers; None where it is not proved."""
     longest = max((job.request.prompt.tokens for job in workload.jobs), default=1)
     outputs = max((job.request.max_output_tokens for job in workload.jobs), default=1)

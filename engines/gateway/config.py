@@ -451,6 +451,9 @@ class GatewayConfig(settings.Settings, frozen=True):
     """Holding a token for so long costs as much as one output token."""
     call_seconds: settings.Seconds = 600.0
     """A call that is longer at a server is cut off, and charged."""
+    tokens_per_second: settings.Count | None = None
+    """Output tokens a second that the servers together yield at least while a call waits, prompt tokens counted at
+    their price: then a longest wait in seconds is promised, and held to. None: none is."""
     status: bool = False
     """Serve `/gateway/status`, which names clients, to callers with an admin key."""
     metrics: bool = False

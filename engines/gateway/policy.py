@@ -8,9 +8,10 @@ from fairsched.engines.gateway.config import GatewayConfig, StoreConfig
 from fairsched.engines.settings import ConfigError
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client
-from fairsched.policies.base import AnyRouter
+from fairsched.model.service import ServiceCurve
+from fairsched.policies.base import AnyRouter, Limits
 from fairsched.policies.gates import HierarchicalGate, on_lease
-from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_limits
+from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_curve, window_limits
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders.abilities import preempts
 from fairsched.policies.registry import ROUTERS, local_policy, unknown, with_parameters
@@ -81,9 +82,8 @@ def leased_policy(policy: ComposedPolicy, store: StoreConfig) -> ComposedPolicy:
 
 def window_terms(config: GatewayConfig) -> WindowTerms:
     """Return what a configuration says of reservations, of holding memory, and of long calls."""
-    return WindowTerms(
-        config.unreserved_tokens, round(config.hold_seconds * SECOND_NS), round(config.call_seconds * SECOND_NS)
-    )
+    hold_ns, call_ns = (round(seconds * SECOND_NS) for seconds in (config.hold_seconds, config.call_seconds))
+    return WindowTerms(config.unreserved_tokens, hold_ns, call_ns, config.tokens_per_second)
 
 
 def quota_lines(config: GatewayConfig) -> list[str]:
@@ -109,6 +109,16 @@ def _seconds(bound: int, clients: tuple[Client, ...]) -> str:
     return f"{seconds:,.0f} s of a server that gives {PACE:,} output tokens a second"
 
 
+def _waits(policy: ComposedPolicy, clients: tuple[Client, ...], limits: Limits, curve: ServiceCurve) -> str:
+    """Return how long one of these clients waits at most before servers that keep the curve, or why nothing is said."""
+    promise = policy.guarantee.promise(clients, limits, curve)
+    wait = None if promise is None else promise.worst_wait
+    if wait is None:
+        return f"no wait is promised in seconds: {policy.guarantee.no_wait(limits) or 'weights differ under a counter'}"
+    bound = f"{wait.admission_ns / SECOND_NS:,.0f} s ({wait.theorem.id}), while servers keep tokens_per_second"
+    return f"one of {len(clients)} clients that waits has a call let in after at most {bound}"
+
+
 def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
     """Return what the policy promises with the windows of the configuration, a line each bound."""
     windows = [server.window_tokens for server in config.servers]
@@ -129,6 +139,9 @@ def bound_text(config: GatewayConfig, policy: ComposedPolicy) -> str:
         if bound is not None and (path == "" or len(found) > 1):
             costs = f"{bound:,} cost units (an output token costs 2), or {_seconds(bound, clients)}"
             lines.append(f"{pair} that wait differ by at most {costs}")
+    if (curve := window_curve(policy.guarantee, tokens, terms)) is not None:
+        everyone = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.clients.items()))
+        lines.append(_waits(policy, everyone if len(everyone) > 1 else (Client(0, "a"), Client(1, "b")), limits, curve))
     groups = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.organisations.items()))
     if config.claims_organisations:
         # Tokens may name others, of weight 1.

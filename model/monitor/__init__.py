@@ -2,9 +2,10 @@
 `monitor`.
 """
 
-from fairsched.model.monitor.guarantee import Finding, MonitorReport, Promise, WaitBound, excused
+from fairsched.model.monitor.guarantee import Finding, FirstTokenBound, MonitorReport, Promise, WaitBound, excused
 from fairsched.model.monitor.monitor import ClusterMonitor, GateCheck, Monitor, together
 
 __all__ = [
-    "ClusterMonitor", "Finding", "GateCheck", "Monitor", "MonitorReport", "Promise", "WaitBound", "excused", "together"
+    "ClusterMonitor", "Finding", "FirstTokenBound", "GateCheck", "Monitor", "MonitorReport", "Promise", "WaitBound",
+    "excused", "together"
 ]  # fmt: skip

@@ -14,15 +14,15 @@ from fairsched.model.service import Charging, ServiceCurve
 
 
 class WaitBound(Protocol):
-    """A worst wait in seconds: `cost` units are charged to all before a client that waits is let in, at this curve."""
+    """A worst wait in seconds, as a monitor holds a run to it."""
 
     @property
     def theorem(self) -> th.Theorem:
         """The theorem that says it."""
 
     @property
-    def with_nothing_in_flight(self) -> "WaitBound | None":
-        """The same of a client with nothing in flight, where that is less."""
+    def theorems(self) -> tuple[th.Theorem, ...]:
+        """The same, after those that it rests on here."""
 
     @property
     def curve(self) -> ServiceCurve:
@@ -30,11 +30,26 @@ class WaitBound(Protocol):
 
     @property
     def cost(self) -> int:
-        """Cost units of multiplier 1."""
+        """Cost units of multiplier 1 that are charged to all before a client that waits is let in."""
 
     @property
     def admission_ns(self) -> int:
         """Until one of the client's waiting requests is let in."""
+
+    def prefill_ns(self, extend_tokens: int) -> int | None:
+        """Return the time from an admission to the first token of a request with so many tokens to compute; None if
+        nothing is promised."""
+
+    def decode_ns(self, output_tokens: int) -> int | None:
+        """Return the time from the first token to the last of so many; None if nothing is promised."""
+
+
+class FirstTokenBound(WaitBound, Protocol):
+    """A worst wait on a worker whose steps are known, up to the tokens of the request that ends it."""
+
+    @property
+    def with_nothing_in_flight(self) -> "FirstTokenBound | None":
+        """The same of a client with nothing in flight, where that is less."""
 
     def first_token_ns(self, extend_tokens: int | None = None) -> int:
         """Return the time from the beginning of a wait to the first token of the request that ends it (None: of the
@@ -46,12 +61,6 @@ class WaitBound(Protocol):
 
     def parts(self) -> tuple[tuple[str, int], ...]:
         """Return what the time to the last token that is promised is made of, in nanoseconds."""
-
-    def prefill_ns(self, extend_tokens: int) -> int:
-        """Return the time from an admission to the first token of a request with so many tokens to compute."""
-
-    def decode_ns(self, output_tokens: int) -> int | None:
-        """Return the time from the first token to the last of so many; None if the request may be paused."""
 
 
 @attrs.frozen
@@ -68,7 +77,8 @@ class Promise:
     `capacity_floor` is the a of CapacityFloor in cost units a second, if one is claimed.  With `refunds_widen` both
     bounds are those of a run in which nothing is given back, and grow by B of the two clients, the most that was
     charged to each for requests in flight at one time and given back.  `gap_theorems` and `lag_theorems` are the ids of
-    those that say the bounds.  `worst_wait`, where the worker's latency model is known, bounds waits in nanoseconds.
+    those that say the bounds.  `worst_wait` bounds waits in nanoseconds, where
+    the worker's latency model or a rate is known.
 
     `groups` are those that each client is in, if any is in some.  `reweighted`, if given, makes the promise that holds
     once clients have other weights or groups: called with their weights now, the lowest that each had in the run, and

@@ -169,7 +169,7 @@ class WaitWatch:
             return
         running.first_ns = event.time_ns
         span, most = event.time_ns - running.admitted_ns, worst.prefill_ns(running.extend_tokens)
-        if span > most:
+        if most is not None and span > most:
             text = f"request {event.request_id} had its first token {span} ns after its admission, and {most} is most"
             self._watch.breach(STEPS_IN_TIME, event.time_ns, text)
 
@@ -269,8 +269,9 @@ class Monitor:
 
     def _arrived(self, event: ev.Arrived) -> None:
         client = event.request.client
-        if client not in self._weights and len(self._kinds) > 1:
-            # A client that nothing was said of has weight 1, which changes no unit; bounds include it from now on.
+        if client not in self._weights and (len(self._kinds) > 1 or self._waits is not None):
+            # A client that nothing was said of has weight 1, which changes no unit; bounds include it from now on, and
+            # each one prolongs a wait.
             self._know(client)
             if self._promise.reweighted is not None:
                 self._reweighted_ns = event.time_ns

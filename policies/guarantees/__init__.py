@@ -22,7 +22,14 @@ from fairsched.policies.guarantees.quota import (
     changed,
 )
 from fairsched.policies.guarantees.reservations import Reservations
-from fairsched.policies.guarantees.seconds import SECONDS_THEOREMS, T_LIMITED, LimitedWait, Pace, WorstWait
+from fairsched.policies.guarantees.seconds import (
+    SECONDS_THEOREMS,
+    T_LIMITED,
+    LimitedWait,
+    Pace,
+    WorstWait,
+    window_curve,
+)
 from fairsched.policies.guarantees.window import (
     SECOND_NS,
     WindowTerms,
@@ -38,5 +45,6 @@ __all__ = [
     "NOTHING", "SECONDS_THEOREMS", "SECOND_NS", "T_LIMITED", "WINDOWS", "Answer", "Budget", "End", "GateGuarantee",
     "GateMonitor", "Ledger", "LimitedWait", "Operation", "Pace", "Quota", "Refused", "Reservations", "Reserve",
     "Reserved", "Spent", "WindowTerms", "WorstWait", "advanced", "bound_terms", "changed", "charged_at_once",
-    "grown_outputs", "held_tokens", "hold_units", "quota", "room_needed", "wait_bound_cost", "window_limits"
+    "grown_outputs", "held_tokens", "hold_units", "quota", "room_needed", "wait_bound_cost", "window_curve",
+    "window_limits"
 ]  # fmt: skip

@@ -10,10 +10,10 @@ import attrs
 
 from fairsched.model import theorem as th
 from fairsched.model.machine import LatencyModel
-from fairsched.model.monitor import Promise
+from fairsched.model.monitor import Promise, WaitBound
 from fairsched.model.pricing import charge_max_optimistic, multipliers
 from fairsched.model.request import Client, Groups
-from fairsched.model.service import Charging
+from fairsched.model.service import Charging, ServiceCurve
 from fairsched.policies import gates
 from fairsched.policies.base import ChargingRule, Guarantee, Limits, SharesCredit
 from fairsched.policies.batching import Batching
@@ -99,6 +99,12 @@ class GateGuarantee(Guarantee):
         curve = sec.worker_curve(pace, rates, limits.prompt_tokens_max, short_steps)
         return sec.WorstWait(turns, in_flight, curve, pace, *longest, own_cost, said_by)
 
+    def window_wait(self, clients: tuple[Client, ...], limits: Limits, curve: ServiceCurve) -> sec.WindowWait | None:
+        """T-window: the longest wait before servers that keep this curve; None where it is not proved."""
+        cost = wait_bound_cost(self.gate, clients, limits)
+        counted = sec.COUNTED[:1] if isinstance(self.gate, gates.CounterGate) else ()
+        return None if cost is None or self._withdraws(limits) else sec.WindowWait(cost, curve, counted)
+
     def limited_wait(self, clients: int, limits: Limits, latency: LatencyModel) -> sec.LimitedWait | None:
         """T-limited: limits of arrivals, and the longest time to a first token under them; None where a request may
         wait though it has room."""
@@ -111,10 +117,12 @@ class GateGuarantee(Guarantee):
             return None
         return sec.limited_wait(latency, limits, self.batching.max_batched_tokens, clients)
 
-    def no_wait(self, limits: Limits, latency: LatencyModel) -> str:
-        if why := no_wait_cost(self.gate, limits) or self.no_curve(limits):
+    def no_wait(self, limits: Limits, latency: LatencyModel | None = None) -> str:
+        why = no_wait_cost(self.gate, limits)
+        if why or latency is None:
             return why
-        return "" if self._pace(limits, latency) else "decoding alone may spend the tokens of a step"
+        too_many = "" if self._pace(limits, latency) else "decoding alone may spend the tokens of a step"
+        return self.no_curve(limits) or too_many
 
     def no_curve(self, limits: Limits) -> str:
         """Return why nothing is said of a worker's steps, as a clause; "" where something is."""
@@ -136,14 +144,20 @@ class GateGuarantee(Guarantee):
     def cautions(self, kv_capacity_tokens: int, needs: Sequence[int] = ()) -> tuple[str, ...]:
         return self.gate.cautions(kv_capacity_tokens, needs) if isinstance(self.gate, gates.Cautions) else ()
 
-    def promise(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None) -> Promise:
+    def promise(
+        self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | ServiceCurve | None = None
+    ) -> Promise:
         """Return the promise of the gate to these clients.
 
         The bound of a one-sided theorem is stated even where the configuration breaks one of its assumptions, which the
         promise names: a monitor then shows the theorem fail.  With the worker's `latency` waits are bounded in time.
         """
         gate, rule, leased = self.gate, self.gate.charging, isinstance(self.gate, gates.AnyLeasedGate)
-        wait = None if latency is None else self.worst_wait(clients, limits, latency)
+        wait: WaitBound | None = None
+        if isinstance(latency, ServiceCurve):
+            wait = self.window_wait(clients, limits, latency)
+        elif latency is not None:
+            wait = self.worst_wait(clients, limits, latency)
         told, limits = limits, self._least(limits)
         weights = tuple(client.weight for client in clients)
         terms = bound_terms(gate, clients, limits)
@@ -180,7 +194,7 @@ class GateGuarantee(Guarantee):
     def _reweighted(
         self,
         limits: Limits,
-        latency: LatencyModel | None,
+        latency: LatencyModel | ServiceCurve | None,
         known: tuple[int, ...],
         now: tuple[int, ...],
         lowest: tuple[int, ...],

@@ -26,8 +26,9 @@ from fairsched.model.theorem import (
     STEPS_IN_TIME,
     Theorem,
 )
-from fairsched.policies.base import Limits
+from fairsched.policies.base import Guarantee, Limits
 from fairsched.policies.gates import BoundTerms
+from fairsched.policies.guarantees.window import SECOND_NS, WindowTerms
 
 _SOURCE = "this library; the shipped text on unknown integers"
 
@@ -152,11 +153,21 @@ T_LIMITED = Theorem(
     bound="1 + floor((b + E - 1) / (E - r))",
     rests_on=("T-fit", "T-longest"),
 )
+T_WINDOW = Theorem(
+    "T-window",
+    "before servers that do at least a cost units of work a second while a client waits, whose window holds at most M "
+    "tokens, the client is let in within ((w_e + w_q) M + W) / a, for the W of D-A.2-weighted summed over all other "
+    "clients, or of T-counted-cost: a prompt may be charged before it is computed, and outputs after they are",
+    f"{_SOURCE}; for a gateway before servers, whose steps are not seen",
+    (CAPACITY_FLOOR, NOTHING_REFUNDED),
+    bound="((w_e + w_q) M + W) / a",
+    rests_on=("D-A.2-weighted", "T-counted-cost"),
+)
 _STEPS = (T_STEP, T_BATCH, T_PACE, T_CURVE, T_FIRST, T_LONGEST)
 TURNS: tuple[Theorem, ...] = (T_WAIT,)
 COUNTED, PAUSED = (T_COUNTED_COST, T_WAIT_COUNTED), (T_REFILLS, T_PAUSED_COST, T_WAIT_PAUSED)
 """What says a wait under a deficit gate, under a counter gate, and inside the batch."""
-SECONDS_THEOREMS = (*_STEPS, *TURNS, *PAUSED, *COUNTED, T_FIT, T_LIMITED)
+SECONDS_THEOREMS = (*_STEPS, *TURNS, *PAUSED, *COUNTED, T_FIT, T_LIMITED, T_WINDOW)
 
 # --- what a step does and takes ---------------------------------------------------------------------------------------
 
@@ -349,6 +360,54 @@ class WorstWait:
             ("prefill", self.prefill_ns(self.prompt_tokens_max)),
             *(() if decode_ns is None else (("decode", decode_ns),)),
         )
+
+
+def work_curve(rates: Rates, held_tokens: int, rate: int) -> ServiceCurve:
+    """Return what is charged at least while a client waits before servers that do so many cost units of work a second,
+    where calls hold at most so many tokens: work is charged a window of prompts early, or a window of outputs late.
+
+    >>> work_curve(Rates(1, 2), 1_000, 5_000).delay_ns
+    600000000
+    """
+    return ServiceCurve(-(-(rates.input + rates.output) * held_tokens * SECOND_NS // rate), SECOND_NS, rate)
+
+
+def window_curve(guarantee: Guarantee, held_tokens: int, terms: WindowTerms) -> ServiceCurve | None:
+    """Return the curve of servers that yield as many tokens as the terms say; None where they say nothing."""
+    rule, tokens_per_s = guarantee.charging, terms.tokens_per_s
+    if rule is None or tokens_per_s is None:
+        return None
+    return work_curve(rule.rates, held_tokens, rule.rates.output * tokens_per_s)
+
+
+@attrs.frozen
+class WindowWait:
+    """The longest wait before servers that are said to work at a rate (T-window); of their steps nothing is known."""
+
+    cost: int
+    curve: ServiceCurve
+    said_by: tuple[Theorem, ...] = ()
+
+    @property
+    def theorem(self) -> Theorem:
+        """The theorem that says it."""
+        return T_WINDOW
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        """The same, after those that it rests on here."""
+        return (*self.said_by, T_WINDOW)
+
+    @property
+    def admission_ns(self) -> int:
+        """Until one of the client's waiting calls is let in, if others are given nothing back."""
+        return self.curve.time_ns(self.cost)
+
+    def prefill_ns(self, extend_tokens: int) -> None:
+        """Promise nothing of a server's steps."""
+
+    def decode_ns(self, output_tokens: int) -> None:
+        """Promise nothing of a server's steps."""
 
 
 @attrs.frozen

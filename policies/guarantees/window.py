@@ -32,6 +32,9 @@ class WindowTerms:
     """T: a token that is held for so long costs as much as an output token."""
     call_ns: int = attrs.field(default=600 * SECOND_NS, validator=attrs.validators.ge(1))
     """C: the longest call; one that is cut off later is charged for holding no more."""
+    tokens_per_s: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
+    """Output tokens a second that the servers together yield at least while a call waits; None: no wait in seconds is
+    promised."""
 
 
 def held_tokens(prompt_tokens: int, output_tokens: int) -> int:

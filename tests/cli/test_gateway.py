@@ -59,9 +59,17 @@ def account_of(gateway: Gateway) -> Account:
 
 def test_the_bound_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is D-weighted's with the window as memory: 2 Q 4 + (U - 1)(4 + 1).  Of a window of 1,000 tokens, held for
-    a sixth of the time that costs as much as an output token, U = 2 * 1000 - 1 + 2 * 167."""
+    a sixth of the time that costs as much as an output token, U = 2 * 1000 - 1 + 2 * 167.  Where the rate of the
+    servers is stated T-window makes seconds of what is charged while the lighter client waits."""
     assert main(["gateway", str(written(tmp_path)), "--check"]) == 0
-    assert f"{2 * 4096 * 4 + (1_999 + 334 - 1) * 5:,} cost units" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{2 * 4096 * 4 + (1_999 + 334 - 1) * 5:,} cost units" in said
+    assert "let in" not in said
+    assert main(["gateway", str(written(tmp_path, "tokens_per_second = 100\n" + PLAIN)), "--check"]) == 0
+    wait_s = (2 * 4 * 4096 + 4 * 2_332 + 2 * 2_332 + 3 * 1_000) / (2 * 100)
+    assert f"one of 2 clients that waits has a call let in after at most {wait_s:.0f} s (T-window)" in (
+        capsys.readouterr().out.replace("\n", " ")
+    )
 
 
 def test_the_check_needs_no_other_extra(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished
 from fairsched.model.monitor import Monitor, Promise
 from fairsched.model.request import Client
 from fairsched.policies.base import AnyLocalPolicy
-from fairsched.policies.guarantees import WindowTerms, window_limits
+from fairsched.policies.guarantees import WindowTerms, window_curve, window_limits
 
 
 class UsageAccount:
@@ -38,7 +38,8 @@ class UsageAccount:
 
     def _promise(self, tokens: int, terms: WindowTerms, overrun: int = 0) -> Promise | None:
         guarantee = self._policy.guarantee
-        return guarantee.promise(TWO_CLIENTS, window_limits(guarantee, tokens, terms, overrun))
+        curve = window_curve(guarantee, tokens + overrun, terms)
+        return guarantee.promise(TWO_CLIENTS, window_limits(guarantee, tokens, terms, overrun), curve)
 
     def record(self, event: Event) -> None:
         if self.monitor is not None:

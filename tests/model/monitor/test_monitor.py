@@ -20,7 +20,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
-from tests.support.logs import RUNS, Case, before_decisions
+from tests.support.logs import LATENCY, RUNS, Case, before_decisions
 from tests.support.scenarios import job, policy, run, world
 
 
@@ -297,6 +297,23 @@ def test_configurations_that_break_an_assumption(name: str, params: dict[str, An
     """A variant whose configuration breaks an assumption says so from the start, without any event."""
     chosen = policy(name, **params)
     assert set(seen(promise_of(chosen, world([], "fg"), CAPACITY), chosen).violated()) == {assumption}
+
+
+def test_each_client_that_comes_prolongs_the_wait_that_is_promised() -> None:
+    """A promise that was made to two is one to all that come: of four that wait at once the last has that of four."""
+    chosen, _ = two(policy="vtc", max_running=4, max_batched_tokens=20)
+    four = world([job(i, i % 4, 0, 10, 8) for i in range(12)], "abcd")
+    limits = attrs.evolve(chosen.guarantee.limits(CAPACITY, 8), prompt_tokens_max=10)
+    promised = [chosen.guarantee.promise(four.clients[:count], limits, LATENCY) for count in (2, 4)]
+    of_two, of_four = (None if each is None else each.worst_wait for each in promised)
+    assert of_two is not None
+    assert of_four is not None
+    assert promised[0] is not None
+    report = seen(promised[0], chosen, run(four, chosen, CAPACITY))
+    assert report.wait_bound_ns == of_four.admission_ns > of_two.admission_ns
+    assert report.wait is not None
+    assert report.wait.cost > 0
+    assert report.wait_violations == 0
 
 
 # --- nothing passes in silence --------------------------------------------------------------------------------------

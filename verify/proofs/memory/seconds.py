@@ -15,6 +15,7 @@ from fairsched.model.pricing import price
 from fairsched.model.service import ServiceCurve
 from fairsched.model.theorem import CAPACITY_FLOOR, FITS_ALONE, NOTHING_REFUNDED, QUANTUM_POSITIVE, STEPS_IN_TIME
 from fairsched.policies.batching import chunks_of
+from fairsched.policies.guarantees import SECOND_NS
 from fairsched.verify.logic import (
     ArithmeticClaim,
     Bug,
@@ -376,6 +377,32 @@ wait_paused, wait_counted = (
 )
 
 
+@arithmetic(
+    seconds.T_WINDOW,
+    ("w_e", "w_q", "M", "a", "W", "charged", "work", "early", "late", "back", "t", "of"),
+    *at_least(0, "w_e", "w_q", "M", "early", "late", "t"),
+    *at_least(1, "a"),
+    Condition(lambda w: (w.back <= 0) & (w.of == (w.w_e + w.w_q) * w.M), NOTHING_REFUNDED),
+    Condition(lambda w: (w.early + w.late <= w.of) & (w.charged <= w.W + w.back)),
+    Condition(lambda w: w.work <= w.charged + w.early + w.late),
+    Condition(lambda w: w.a * w.t <= SECOND_NS * w.work, CAPACITY_FLOOR),
+    relaxed=True,
+)
+def window(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """While a client waits for a time t the servers do so much work; some of it was charged before, as prompts, and
+    some is charged later, as outputs, at most what a window of tokens costs as one and as the other."""
+    rates = SimpleNamespace(input=w.w_e, output=w.w_q)
+    made = with_names(functions.work_curve, ServiceCurve=_curve)(rates, w.M, w.a)
+    until = ServiceCurve.time_ns(made, w.W)
+    return {
+        "in units": w.a * w.t <= SECOND_NS * (w.W + w.of),
+        "the delay": w.a * made.delay_ns >= SECOND_NS * w.of,
+        "the rate": w.a * (until - made.delay_ns + 1) > SECOND_NS * w.W,
+        "less than a nanosecond more": w.a * (w.t - until - 1) < 0,
+        "in time": w.t <= until,
+    }
+
+
 # --- limits of arrivals -----------------------------------------------------------------------------------------------
 
 
@@ -430,7 +457,7 @@ def limited(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
 def claims() -> tuple[ArithmeticClaim, ...]:
     """Return the claims about the functions."""
     waits = (wait, paused_cost, wait_paused, counted_cost, wait_counted)
-    return tuple(text() for text in (step, batch, pace, curve, refills, first, longest, *waits, fit, limited))
+    return tuple(text() for text in (step, batch, pace, curve, refills, first, longest, *waits, fit, limited, window))
 
 
 def bugs() -> tuple[Bug, ...]:
@@ -475,6 +502,7 @@ def bugs() -> tuple[Bug, ...]:
             ("the step under way is not waited for", limited, "limited_steps", "1 +", "0 +"),
             ("what comes meanwhile is forgotten", limited, "limited_steps", "(share - step_tokens)", "share"),
             ("a debt costs no rounds", wait, "turns_cost", "+ quantum_g *", "+ 0 *"),
+            ("outputs are never charged late", window, "work_curve", "(rates.input + rates.output)", "rates.input"),
             ("the last round is forgotten", wait, "turns_cost", "2 * quantum_g", "quantum_g"),
         )
     )

@@ -13,7 +13,7 @@ from fairsched.cli.values import Assignments, Json, PositiveInt, settings
 from fairsched.engines.analysis import print_lines
 from fairsched.engines.simulation import RunSpec, latency_model
 from fairsched.model.machine import PRESETS
-from fairsched.model.monitor import WaitBound
+from fairsched.model.monitor import FirstTokenBound
 from fairsched.model.request import Client
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
@@ -125,7 +125,7 @@ def _promise(
     return 0
 
 
-def _waits(worst: WaitBound, alone: WaitBound | None) -> Iterator[str]:
+def _waits(worst: FirstTokenBound, alone: FirstTokenBound | None) -> Iterator[str]:
     """Yield what is said of waits whatever comes."""
     let_in = f"Let in after at most {worst.admission_ns / 1e9:,.3f} s ({worst.cost:,} cost units), first token after "
     completion_ns, by = worst.completion_ns(), f"({worst.theorem.id}); of that"
@@ -145,7 +145,7 @@ def _limited(limited: LimitedWait) -> Iterator[str]:
     yield f"  {limited.text}"
 
 
-def _lowered(run: RunSpec, worst: WaitBound | None) -> Iterator[str]:
+def _lowered(run: RunSpec, worst: FirstTokenBound | None) -> Iterator[str]:
     """Yield what to set so that less is promised."""
     if not isinstance(run.policy, ComposedPolicy) or not isinstance(worst, WorstWait):
         return

@@ -297,6 +297,33 @@ def test_outputs_that_came_count_before_the_next_is_let_in() -> None:
     assert [each.request_id for each in here.admit(SECOND_NS)] == [2, 1]
 
 
+@pytest.mark.parametrize("waited_s", [1, 500])
+def test_a_wait_is_held_to_the_rate_that_servers_are_said_to_keep(waited_s: int) -> None:
+    """Three clients have the bound of three: a wait within it breaks nothing, and a longer one is a violation that
+    servers below the stated rate explain; without a rate no wait is promised."""
+    assert "wait_bound_ns" not in window(Share(100, 9)).usage.promise()["promise"]
+    here = window(Share(100, 9), terms=WindowTerms(0, hold_ns=SECOND_NS, call_ns=SECOND_NS, tokens_per_s=10))
+    for number, client in enumerate((0, 1, 2)):
+        here.arrive(number, client, 50, 50, 0)
+    (first,) = here.admit(0)
+    here.produced(first.request_id, 50, waited_s * SECOND_NS)
+    here.finish(first.request_id, 50, 50, waited_s * SECOND_NS)
+    assert here.admit(waited_s * SECOND_NS)
+    assert here.usage.monitor is not None
+    report, said = here.usage.monitor.report(), here.usage.promise()["promise"]
+    assert report.wait is not None
+    assert report.wait.cost == waited_s * SECOND_NS
+    assert said["wait_bound_ns"] == report.wait_bound_ns
+    # Two of a quantum for each other client and what it owes, what is in flight, and a window early and late.
+    charged = 2 * (2 * 100 + 398) + 3 * 398 + 3 * 100
+    assert report.wait_bound_ns == charged * SECOND_NS // 20
+    late = report.wait.cost > report.wait_bound_ns
+    assert late is (waited_s == 500)
+    assert (report.wait_violations, report.bound_violations) == (late, late)
+    assert bool(report.assumptions["CapacityFloor"].violated) is late
+    assert report.unexplained is None
+
+
 def test_an_account_without_a_promise_counts_all_the_same() -> None:
     """It says nothing of bounds."""
     account = UsageAccount(window_policy("fcfs+deficit", 100), 100, TERMS)
