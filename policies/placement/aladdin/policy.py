@@ -346,11 +346,11 @@ class AladdinSplit(Aladdin):
         return ClusterPlan(tuple(dispatches), migrations), replace(after, handovers=handovers)
 
     def _choose(self, batch: PlacementBatch, wanted: Wanted, anyway: bool) -> int | None:
-        """Return the row of a prompt: (c) lets one that is late anywhere go everywhere, so it goes where prompts are
-        computed soonest."""
-        fits = batch.fitting(wanted)
-        if wanted.deadline_ns == pb.FOREVER_NS and fits.any():
-            return int(np.where(fits, batch.computed, pb.FOREVER_NS).argmin())
+        """Return the row of a prompt: one that is late anywhere goes where prompts are computed soonest, behind those
+        that are in time."""
+        could = batch.capacity >= wanted.declared_tokens
+        if wanted.deadline_ns == pb.FOREVER_NS and could.any():
+            return int(np.where(could, batch.computed, pb.FOREVER_NS).argmin())
         return super()._choose(batch, wanted, anyway)
 
     def _pools(self, workers: Pool) -> tuple[Pool, Pool]:

@@ -234,13 +234,16 @@ def test_split_phases_compute_here_and_decode_there() -> None:
 @settings(deadline=None, max_examples=20)
 @given(st.integers(2, 4), st.integers(1, 6), st.integers(1, 4), st.data())
 def test_prompts_that_are_late_anywhere_spread(computing: int, each: int, prompt: int, data: st.DataObject) -> None:
-    """Equal prompts that keep no target are computed by as many workers as there are, equally many by each."""
+    """Equal prompts of which each worker can have some in time, or none, are computed by as many workers as there are,
+    equally many by each but for one: those that are late go behind those that are not."""
     count = computing * each
     jobs = [Job(Request(i, 0, data.draw(st.integers(0, 1)), Prompt(prompt), 1), 1) for i in range(count)]
-    late = AladdinSplit(heartbeat_us=1, ttft_us=1, prefill_workers=computing)
+    in_time = data.draw(st.integers(0, each))
+    late = AladdinSplit(heartbeat_us=1, ttft_us=1 + 2 * prompt * in_time, prefill_workers=computing)
     slow = latency_of(100, prefill_token_ns=2_000, request_ns=3, context_token_ns=1, kv_capacity_tokens=200)
     at = _workers_of(late, Workload("late", tuple(jobs), (Client(0, "a"),)), computing + 1, 200, slow)
-    assert Counter(at.values()) == dict.fromkeys(range(computing), each)
+    counts = Counter(at.values())
+    assert max(abs(counts[worker] - each) for worker in range(computing)) <= 1, counts
 
 
 @settings(deadline=None, max_examples=20)
