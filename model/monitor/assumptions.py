@@ -44,7 +44,6 @@ class WatchedRequest:
     uncomputed: int = 0
     reserved: int = 0
     kv: int = 0
-    queued: bool = False
     running: bool = False
 
 
@@ -189,8 +188,7 @@ class AssumptionWatch:
 
     def arrived(self, event: ev.Arrived) -> None:
         request = event.request
-        call = self._calls[request.id] = WatchedRequest(request.client, request.max_output_tokens)
-        call.queued, call.generated = True, event.generated_tokens
+        self._calls[request.id] = WatchedRequest(request.client, request.max_output_tokens, event.generated_tokens)
         need = request.prompt.tokens + request.max_output_tokens
         if self._capacity is not None and need > self._capacity:
             text = f"request {request.id} needs {need} tokens, and the worker holds {self._capacity}"
@@ -198,7 +196,8 @@ class AssumptionWatch:
         self._joins(request.client, event.time_ns)
 
     def admitted(self, event: ev.Admitted) -> None:
-        call, account = self._call(event.request_id, event.client), self._accounts[event.client]
+        waited, account = event.request_id in self._calls, self._accounts[event.client]
+        call = self._call(event.request_id, event.client)
         tokens = charged_tokens(event.extend_tokens, event.cached_prefix_tokens, self._percent)
         cost = tokens * self._rates.input
         call.running = True
@@ -221,10 +220,8 @@ class AssumptionWatch:
             self._check_reserved(event, call, account)
         self._check_room(event.time_ns, event.request_id, call, account)
         self._check_batch(event, cost)
-        if call.queued:
-            call.queued = False
-            if self._leaves(event.client, event.time_ns):
-                self._served(account, event.client, event.time_ns)
+        if waited and self._leaves(event.client, event.time_ns):
+            self._served(account, event.client, event.time_ns)
 
     def _check_batch(self, event: ev.Admitted, cost: int) -> None:
         """Check that no more run than may, and under a gate that pauses that an admission leaves room in U for a step
@@ -323,8 +320,7 @@ class AssumptionWatch:
         after = charged_tokens(call.extend, call.context - call.extend, self._percent)
         cost = (after - before) * self._rates.input
         self._computes(call, account, max(more, -call.uncomputed))
-        if cost < 0:
-            self._gives_back(event, account, -cost)
+        self._gives_back(event, account, max(-cost, 0))
         self._charge(event, cost)
         if more > 0:
             text = f"request {event.request_id} computes {more} tokens more than planned"
@@ -334,7 +330,7 @@ class AssumptionWatch:
         account.last += cost
         account.since += cost
         if more < 0:
-            self._refund(event, -cost, "was settled for less")
+            self._refund(event, cost, "was settled for less")
         if event.extend_tokens < 1:
             text = f"request {event.request_id} is settled for {event.extend_tokens} tokens"
             self.breach(theorem.CHARGES_AT_LEAST_ONE, event.time_ns, text)
@@ -357,8 +353,7 @@ class AssumptionWatch:
             elif not reserved:
                 self._since(client, account, event.time_ns, theorem.OUTPUTS_BOUNDED)
             elif account.produced > account.reserved:
-                over = account.produced - account.reserved
-                text = f"client {client} decoded {over} tokens more than are reserved for it"
+                text = f"client {client} decoded {account.produced - account.reserved} tokens more than are reserved"
                 self.breach(theorem.MEM_RESERVE, event.time_ns, text)
             costs.append(cost)
         self._total += sum(costs)
@@ -405,13 +400,12 @@ class AssumptionWatch:
             if each == request_id:
                 break
             before = each
-        most = account.back.pop(request_id, 0)
+        most = account.back.pop(request_id)
         if before is not None:
             account.back[before] = max(account.back[before], most)
 
     def preempted(self, event: ev.Preempted) -> None:
         call = self._out(event, event.generated_tokens)
-        call.queued = True
         self._joins(call.client, event.time_ns)
 
     def finished(self, event: ev.Finished) -> None:
@@ -420,9 +414,8 @@ class AssumptionWatch:
 
     def cancelled(self, event: ev.Cancelled | ev.Migrated) -> None:
         """Take out a request, and give back what was not computed for it."""
-        cost = event.uncomputed_tokens * self._rates.input if event.was_running else 0
-        if cost:
-            self._gives_back(event, self._accounts[event.client], cost)
+        cost = event.uncomputed_tokens * self._rates.input
+        self._gives_back(event, self._accounts[event.client], cost)
         self._charge(event, -cost)
         if not event.was_running:
             self.gone(event)
@@ -431,13 +424,12 @@ class AssumptionWatch:
         del self._calls[event.request_id]
         if cost:
             self._accounts[event.client].since -= cost
-            how = "was cancelled" if isinstance(event, ev.Cancelled) else "left"
-            self._refund(event, cost, f"{how} while it ran")
+            self._refund(event, cost, f"{'was cancelled' if isinstance(event, ev.Cancelled) else 'left'} while it ran")
 
     def gone(self, event: ev.Cancelled | ev.Migrated | ev.Rejected) -> None:
         """Take out a waiting request without an admission; one that never arrived changes nothing."""
         call = self._calls.pop(event.request_id, None)
-        if call is not None and call.queued:
+        if call is not None:
             self._leaves(call.client, event.time_ns)
 
     def _gives_back(self, event: ev.Settled | ev.Cancelled | ev.Migrated, account: WatchedClient, cost: int) -> None:
@@ -450,7 +442,7 @@ class AssumptionWatch:
         self._gaps.gave_back(event.client, max(account.back.values(), default=0))
 
     def _refund(self, event: ev.Settled | ev.Cancelled | ev.Migrated, cost: int, why: str) -> None:
-        text = f"request {event.request_id} {why}: {cost} cost units are given back to client {event.client}"
+        text = f"request {event.request_id} {why}: {abs(cost)} cost units are given back to client {event.client}"
         self.breach(theorem.NOTHING_REFUNDED, event.time_ns, text)
 
     # --- report -----------------------------------------------------------------------------------------------------

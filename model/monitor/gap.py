@@ -54,8 +54,7 @@ class PairGaps(_Grown):
             self.left_out += 1
             return
         if n == len(self._service):
-            self._service = np.append(self._service, 0)
-            self._lead = np.pad(self._lead, (0, 1))
+            self._service, self._lead = np.pad(self._service, (0, 1)), np.pad(self._lead, (0, 1))
         self._rows[client] = n
         self._clients.append(client)
         self._service[n] = 0
@@ -78,8 +77,7 @@ class PairGaps(_Grown):
 
     def restart(self) -> None:
         """Begin intervals anew: the unit of service has changed.  O(n^2)."""
-        self._service[:] = 0
-        self._lead[:] = 0
+        self._lead[:] = self._service[:, None] - self._service
 
     def charge(self, clients: Sequence[int], amounts: Sequence[int], time_ns: int) -> Largest:
         """Charge `amounts[k]` to `clients[k]` in one event; returns the largest gap that it changed."""
@@ -90,7 +88,7 @@ class PairGaps(_Grown):
                 known.append(row)
                 self._service[row] += amount
         n = len(self._clients)
-        if not known or n < 2:
+        if not known:
             return _NONE
         service, lead = self._service[:n], self._lead[:n, :n]
         if len(known) == 1:
@@ -173,8 +171,7 @@ class Lags(_Grown):
             self._rows[self._names[column]] = row
 
     def restart(self) -> None:
-        self._service[:] = 0
-        self._floor[:] = 0
+        self._floor[: len(self._waiting)] = self._service - self._service[self._waiting][:, None]
 
     def charge(self, clients: Sequence[int], amounts: Sequence[int], time_ns: int) -> Largest:
         """Charge `amounts[k]` to `clients[k]` in one event; returns the largest lag that it changed."""

@@ -222,11 +222,11 @@ def _shown(node: ast.AST) -> str:
 
 
 def _is_left(node: ast.AST) -> bool:
-    """Whether a part is left as it is: messages, assertions, errors, docstrings, definitions inside."""
+    """Whether a part is left as it is: messages, assertions, errors, docstrings, whether lengths are compared."""
     match node:
         case ast.Assert() | ast.Raise() | ast.JoinedStr() | ast.Constant(value=str() | None):
             return True
-        case ast.Expr(value=ast.Constant()):
+        case ast.Expr(value=ast.Constant()) | ast.keyword(arg="strict"):
             return True
     return False
 

@@ -5,8 +5,8 @@ servers whose memory is not seen it follows from the window: what calls in fligh
 a client's calls came to beyond that (V), and for how long they hold it (C).  The window counts V, and the monitor has
 U with it.  U-windows is about any number of servers, U-window about any number of a client's calls at them,
 in the window's equations; the others run the shipped functions of `policies.guarantees.window` on unknown integers and
-show that they satisfy those equations.  `tests/verify/proofs/test_window_as_shipped.py` drives the window that ships
-and both systems together.  The gap is then D-4.1's and D-weighted's with this U.
+show that they satisfy those equations.  `tests/engines/gateway/window/test_window_as_proved.py` drives the window that
+ships and both systems together.  The gap is then D-4.1's and D-weighted's with this U.
 """
 
 from types import SimpleNamespace

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from fairsched.engines.gateway import Share, Window, window_policy
 from fairsched.model.events import Admitted, Cancelled, Decoded, Event, Finished, Settled
-from fairsched.policies.guarantees import WindowTerms, room_needed
+from fairsched.model.pricing import COMMON
+from fairsched.policies.guarantees.window import WindowTerms, charge_max_window, hold_units_max, room_needed
 from fairsched.policies.registry import ROUTERS
-from fairsched.verify.logic import INTERPRETATIONS, Claim, World, claim_named, with_derived
-from fairsched.verify.logic.system import happened, holds
+from fairsched.verify.logic import Claim, World, claim_named
+from fairsched.verify.logic.system import INTERPRETATIONS, happened, holds, with_derived
 from fairsched.verify.proofs.memory import window as proofs
 
 CLIENTS, CALLS = 3, 40
@@ -64,13 +65,18 @@ class Both:
         self.flights: dict[int, list[int]] = {}
         """Of a call: what it reserved, what came, what of its prompt was charged, its server, and what it holds."""
         self.charged, self.refunded = [0] * CLIENTS, [0] * CLIENTS
-        self.now = 0
+        self.prompts, self.outputs, self.requests = ([0] * CLIENTS for _ in range(3))
+        self.came_to = [0] * len(self.shares)
+        """By server, what calls there came to: their prompts, cached ones too, and outputs."""
+        self.cached = self.most_over = self.beyond = self.now = 0
+        self.terms, self.tokens = terms, self.window.tokens
 
     def happens(self, client: int, name: str, **facts: Any) -> None:
         """Let an event of a client's calls happen, in the window as it is now."""
         model = self.clients[client]
         model.now.W, model.now.V = self.window.tokens, max(self.window.overrun, model.now.V)
         model.happens(name, **facts)
+        self.most_over = max(self.most_over, model.now.over)
 
     def _hears(self, event: Event) -> None:
         match event:
@@ -79,6 +85,8 @@ class Both:
                 over = max(self.window.in_flight_tokens + holds_now - self.window.tokens, 0)
                 self.happens(client, "forward", r=number, x=holds_now - at_once, c=at_once, y=over)
                 self.charged[client], self.refunded[client] = at_once, 0
+                self.prompts[client] += at_once
+                self.requests[client] += 1
                 self.flights[number] = [event.reserved_output_tokens, 0, at_once, -1, holds_now]
             case Settled(request_id=number, client=client, extend_tokens=tokens):
                 prompt, before = self.calls[number][1], self.flights[number][2]
@@ -87,12 +95,15 @@ class Both:
                 if tokens > prompt:
                     more = tokens - prompt
                     self.happens(client, "the prompt is settled for more than its estimate", r=number, x=more)
+                    self.beyond += more
                 self.charged[client] += tokens - before
+                self.prompts[client] += tokens - before
                 self.refunded[client] += max(before - tokens, 0)
                 self.flights[number][2] = tokens
             case Decoded(clients=clients, tokens=several):
                 for client, tokens in zip(clients, several, strict=True):
                     self.charged[client] += tokens
+                    self.outputs[client] += tokens
             case (
                 Finished(output_tokens=outputs, request_id=number)
                 | Cancelled(was_running=True, generated_tokens=outputs, request_id=number)
@@ -100,7 +111,9 @@ class Both:
                 self.came(number, outputs - self.flights[number][1])
                 refund = event.uncomputed_tokens if isinstance(event, Cancelled) else 0
                 self.charged[event.client] -= refund
+                self.prompts[event.client] -= refund
                 self.refunded[event.client] += refund
+                self.came_to[self.flights[number][3]] += self.flights[number][2] - refund + outputs
                 self.happens(event.client, "end", r=number)
                 self.servers.happens("end", s=self.flights[number][3], x=self.flights.pop(number)[4])
 
@@ -108,6 +121,7 @@ class Both:
         """Tell of outputs that came."""
         (client, _, declared), flight = self.calls[number], self.flights[number]
         within = min(tokens, max(flight[0] - flight[1], 0))
+        self.beyond += max(min(flight[1] + tokens - declared, tokens), 0)
         flight[1] += tokens
         grown = max(min(flight[1], declared) - flight[0], 0)
         flight[0] += grown
@@ -131,6 +145,7 @@ class Both:
             place = random.randrange(len(self.shares))
             before, self.shares[place] = self.shares[place], Share(random.randint(4, 60), 4)
             window.resize(place, self.shares[place], self.now)
+            self.tokens = max(self.tokens, sum(share.tokens for share in self.shares))
             less = before.tokens - self.shares[place].tokens
             self.servers.happens("a reservation grows" if less > 0 else "end", s=place, x=abs(less))
         elif what == "u":
@@ -145,9 +160,14 @@ class Both:
                 window.produced(number, tokens, self.now)
                 self.came(number, tokens)
             elif what == "f":
-                window.finish(number, random.choice([None, *range(30)]), random.choice([None, *range(30)]), self.now)
+                computed, outputs = random.choice([None, *range(30)]), random.choice([None, *range(30)])
+                place, cached = self.flights[number][3], random.choice([0, 0, 3])
+                self.came_to[place] += cached
+                window.finish(number, computed, outputs, self.now, cached)
             elif what == "c":
-                window.cancel(number, self.now, random.choice([None, *range(30)]))
+                place, cached = self.flights[number][3], random.choice([0, 0, 3])
+                self.came_to[place] += cached
+                window.cancel(number, self.now, random.choice([None, *range(30)]), cached)
             elif what == "g":
                 window.give_back(number, self.now, sent=random.random() < 0.5)
         for placement in window.admit(self.now):
@@ -158,7 +178,7 @@ class Both:
     def agree(self) -> None:
         """What calls hold and leave free is the same, and so is what clients were charged since their last admission,
         but for what they were given back."""
-        window = self.window
+        window, usage = self.window, self.window.usage
         window.charge(self.now)
         assert [server.share.tokens - server.tokens for server in window.servers] == list(self.servers.now.left)
         most = max(server.free_tokens for server in window.servers)
@@ -166,6 +186,26 @@ class Both:
         assert sum(model.now.held_sum for model in self.clients) == window.in_flight_tokens
         for client, model in enumerate(self.clients):
             assert self.charged[client] + self.refunded[client] == model.now.P + model.now.B
+            known = usage.prompt_tokens[client], usage.output_tokens[client], usage.requests[client]
+            assert known == (self.prompts[client], self.outputs[client], self.requests[client])
+            mine = [(number, flight) for number, flight in self.flights.items() if self.calls[number][0] == client]
+            unreserved = sum(self.calls[number][2] - flight[0] for number, flight in mine)
+            assert window.unreserved_of(client) == unreserved
+            assert window.waiting_of(client) == len([call for call in window.queue if call.client == client])
+        there = [(flight[3], self.calls[number][1] + flight[1]) for number, flight in self.flights.items()]
+        for place, server in enumerate(window.servers):
+            assert server.charged == self.came_to[place] + sum(tokens for at, tokens in there if at == place)
+            assert server.requests == len([at for at, _ in there if at == place])
+        assert {request.id: charged for request, charged in window.flights} == {
+            number: flight[2] for number, flight in self.flights.items()
+        }
+        assert (window.tokens, window.overrun_tokens, window.in_flight) == (self.tokens, self.beyond, len(self.flights))
+        # V is the largest over-run, rounded up by an eighth at most, and U is that of W and V.
+        assert self.most_over <= window.overrun <= self.most_over * 9 // 8
+        assert usage.monitor is not None
+        hold = hold_units_max(self.tokens + window.overrun, self.terms.call_ns, self.terms.hold_ns)
+        most = charge_max_window(COMMON, self.tokens, window.overrun, hold)
+        assert usage.monitor.promise.charge_max == most
 
 
 @given(st.randoms(use_true_random=True))
