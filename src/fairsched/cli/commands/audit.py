@@ -63,7 +63,7 @@ def audit(
         replay: audit nothing: rebuild every state of an event log and compare every hash; exits with 1 if one differs
     """
     if suggest_map:
-        print(_suggested(logs), end="")
+        print(suggested_map(_only(logs, "--suggest-map")).toml(), end="")
         return 0
     if explain is not None or replay:
         from fairsched.engines import analysis
@@ -89,10 +89,6 @@ def _only(logs: Sequence[str], option: str) -> Path:
     if len(logs) != 1:
         raise ValueError(f"{option} looks at one log")
     return Path(logs[0])
-
-
-def _suggested(logs: Sequence[str]) -> str:
-    return suggested_map(_only(logs, "--suggest-map")).toml()
 
 
 def _print(document: Callable[[], object], text: Callable[[int], str], json: Path | None) -> int:

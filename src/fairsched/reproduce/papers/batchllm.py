@@ -15,7 +15,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, simulate
-from fairsched.model.algebra import Ints
 from fairsched.model.events import Decoded, Event, Prefilled
 from fairsched.model.machine import AttentionFormula, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
@@ -149,7 +148,7 @@ class PromptSet:
             prompts = [prompts[at] for at in rng.permutation(len(prompts)).tolist()]
         outputs = np.full(len(prompts), self.outputs)
         if self.heavy_tail:
-            outputs = _lomax(rng, len(prompts))
+            outputs = np.minimum(10 + 25 * rng.pareto(1.5, len(prompts)), 512).astype(np.int64)
         elif self.poisson:
             outputs = np.maximum(rng.poisson(outputs), 1)
         return _workload_of(prompts, outputs.tolist())
@@ -172,11 +171,6 @@ def _workload_of(prompts: Iterable[Prompt], outputs: list[int]) -> Workload:
         for number, (prompt, tokens) in enumerate(zip(prompts, outputs, strict=True))
     )
     return Workload("batch", tuple(jobs), (Client(0, "batch"),))
-
-
-def _lomax(rng: np.random.Generator, size: int) -> Ints:
-    """Draw 10 + 25 Lomax(1.5), cut at 512: mean 50, median 25."""
-    return np.minimum(10 + 25 * rng.pareto(1.5, size), 512).astype(np.int64)
 
 
 def with_kernel(latency: LatencyModel, share: float) -> LatencyModel:
