@@ -2,7 +2,7 @@
 
     python benchmarks/worst_wait.py [--preset torch.json] [--repeats 2] [--json FILE]
 
-Each configuration gets the world that is built for it (`fairsched.engines.workloads.worst_wait_world`): the last
+Each configuration gets the world that is built for it (`tests.support.policies.worst_wait`): the last
 request of client f waits for its first token.  Presets are simulated; the torch worker is calibrated here, or by
 
     fairsched calibrate --model small --threads 1 --kv-capacity-tokens 2048 --batch-max 32 --chunk-max 128 \\
@@ -16,6 +16,7 @@ then what the monitor says of the torch worker: how often its steps took longer 
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from fairsched.engines.calibration.meter import StepMeter
 from fairsched.engines.serving import Engine
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.torch import TorchSpec
-from fairsched.engines.workloads.generators.demonstrations import worst_wait_world
 from fairsched.model.events import Arrived, Event, Finished, Prefilled
 from fairsched.model.machine import PRESETS, LatencyModel
 from fairsched.model.monitor import Monitor
@@ -36,6 +36,9 @@ from fairsched.policies.base import Limits
 from fairsched.policies.guarantees import GateGuarantee
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, local_policy, with_parameters
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.policies.worst_wait import worst_wait_world
 
 POLICIES = ("dlpm", "fcfs+deficit")
 PRESETS_SHOWN = {

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.simulation import simulate_events
-from fairsched.engines.workloads.generators.demonstrations import worst_wait_world
 from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Preempted, Prefilled, Rejected
 from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
@@ -25,6 +24,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, parameters, with_parameters
 from fairsched.verify.conformance.strategies import workloads
+from tests.support.policies.worst_wait import worst_wait_world
 
 CLIENTS = (Client(0, "f"), Client(1, "g"))
 SMALL = LatencyModel("small", "made up", 900, 13, 700, (DecodePiece(1, 1_000, 3, 11), DecodePiece(4, 800, 4, 17)), 40)

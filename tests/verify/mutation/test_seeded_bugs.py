@@ -6,6 +6,7 @@ undecided.
 
 import inspect
 import tomllib
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,13 +17,14 @@ import z3
 
 from fairsched.cli import main
 from fairsched.model import pricing
+from fairsched.model.algebra import Algebra
 from fairsched.model.worker import batch as worker_batch
 from fairsched.model.worker import host_memory as worker_host
 from fairsched.model.worker import transit as worker_transit
 from fairsched.model.worker import transitions as worker
 from fairsched.policies.gates import deficit
 from fairsched.verify import proofs
-from fairsched.verify.logic import counterexample_document, replay_counterexample
+from fairsched.verify.logic import Claim, Need, World, Written, counterexample_document, replay_counterexample
 from fairsched.verify.logic.counterexample import ChangedKernel
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.mutation.kernels import MutationTarget, targets
@@ -201,9 +203,41 @@ def _defines(module: ModuleType, function: str) -> bool:
     return hasattr(module, function) and getattr(module, function).__module__ == module.__name__
 
 
-@pytest.mark.parametrize("error", moves.wrong_moves())
+def _wrong_moves() -> dict[str, Claim]:
+    """KV-move about protocols with one error each: all of them have to be refuted."""
+    right = {event.name: event for event in moves.move_events()}
+
+    def instead(name: str, step: Callable[[Algebra, World], Written], need: Need) -> Claim:
+        return moves.moves_claim(tuple({**right, name: moves._happens(name, step, need)}.values()))
+
+    def twice(o: Algebra, w: World) -> Written:
+        return moves._all(o, w, placed=1, kv=1, kept=-1, way=-1)
+
+    return {
+        "the source frees before it has arrived": instead(
+            "its KV is sent", lambda o, w: moves._all(o, w, way=1, kv=-1), moves._each("staged", "kept", zero=("way",))
+        ),
+        "memory is kept after the KV was sent": instead(
+            "its KV is sent", lambda o, w: moves._all(o, w, way=1), moves._each("staged", zero=("way",))
+        ),
+        "it lands, and the source keeps its own": instead("its KV arrives", twice, moves._each("way")),
+        "a transfer lands that was called off": instead("its KV arrives", moves._arrives, moves._each("staged")),
+        "what is kept is forgotten when the source fails": instead(
+            "the worker fails where it is staged",
+            lambda o, w: {**moves._all(o, w, staged=-1, held=1), **moves._none(o, w, "kv", "way")},
+            moves._each("staged"),
+        ),
+        "a request is placed anew, and its transfer goes on": instead(
+            "leaves without its KV",
+            lambda o, w: {**moves._all(o, w, staged=-1, held=1), **moves._none(o, w, "kv")},
+            moves._each("staged"),
+        ),
+    }
+
+
+@pytest.mark.parametrize("error", _wrong_moves())
 def test_an_error_in_the_order_of_a_transfer_is_found(error: str) -> None:
     """KV-move falls with each, for a single request."""
-    verdict = prove(moves.wrong_moves()[error])
+    verdict = prove(_wrong_moves()[error])
     assert isinstance(verdict, Broken), error
     assert verdict.world.clients == 1

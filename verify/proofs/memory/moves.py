@@ -130,35 +130,3 @@ def moves_claim(events: tuple[Event, ...] | None = None) -> Claim:
 def claims() -> tuple[Claim, ...]:
     """About the order of claims that ships."""
     return (moves_claim(),)
-
-
-def wrong_moves() -> dict[str, Claim]:
-    """KV-move about protocols with one error each: all of them have to be refuted."""
-    right = {event.name: event for event in move_events()}
-
-    def instead(name: str, step: Callable[[Algebra, World], Written], need: Need) -> Claim:
-        return moves_claim(tuple({**right, name: _happens(name, step, need)}.values()))
-
-    def twice(o: Algebra, w: World) -> Written:
-        return _all(o, w, placed=1, kv=1, kept=-1, way=-1)
-
-    return {
-        "the source frees before it has arrived": instead(
-            "its KV is sent", lambda o, w: _all(o, w, way=1, kv=-1), _each("staged", "kept", zero=("way",))
-        ),
-        "memory is kept after the KV was sent": instead(
-            "its KV is sent", lambda o, w: _all(o, w, way=1), _each("staged", zero=("way",))
-        ),
-        "it lands, and the source keeps its own": instead("its KV arrives", twice, _each("way")),
-        "a transfer lands that was called off": instead("its KV arrives", _arrives, _each("staged")),
-        "what is kept is forgotten when the source fails": instead(
-            "the worker fails where it is staged",
-            lambda o, w: {**_all(o, w, staged=-1, held=1), **_none(o, w, "kv", "way")},
-            _each("staged"),
-        ),
-        "a request is placed anew, and its transfer goes on": instead(
-            "leaves without its KV",
-            lambda o, w: {**_all(o, w, staged=-1, held=1), **_none(o, w, "kv")},
-            _each("staged"),
-        ),
-    }
