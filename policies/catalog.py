@@ -115,6 +115,17 @@ class ShortestPromptFirst(_Composition, name="shortest-prompt", order=orders.Sho
     """Fewest prompt tokens first.  A long prompt waits for ever under a steady stream of shorter ones."""
 
 
+class ShortestPrefillFirst(_Composition, name="shortest-prefill", order=orders.ShortestPrefill):
+    """Fewest tokens to prefill first, less what a request waited: no request waits for ever."""
+
+
+class HRRN(_Composition, name="hrrn", order=orders.HighestResponseRatio):
+    """Highest response ratio next: waits count by the tokens that a request has to prefill.
+
+    Source: SGLang's `hrrn`.  Under a stream of shorter requests a longer one may wait for ever all the same (F-HRRN-1).
+    """
+
+
 class LPM(_Composition, name="lpm", order=orders.LongestPrefix):
     """Longest cached prefix first, for the highest hit rate of the prefix cache.
 
@@ -326,7 +337,8 @@ class HybridBatchLLM(
 
 
 COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
-    *(FCFS, ShortestPromptFirst, LPM, VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical, DLPMBands),
+    *(FCFS, ShortestPromptFirst, ShortestPrefillFirst, HRRN, LPM),
+    *(VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical, DLPMBands),
     *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing),
     *(EDF, LeastSlackFirst, JITServe, Equinox, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, VirtualFinishFirst, Preble, PreblePrinted),

@@ -136,10 +136,10 @@ PAPERS = {
         ),
         Paper(
             "field",
-            "Rules of the field: LMetric",
-            "arXiv 2603.15202",
-            "LMetric is ahead of the fewest requests and of E2 on all three workloads, in times to the first token by "
-            "89 % at best for 92 % printed",
+            "Rules of the field: LMetric, highest response ratio next",
+            "arXiv 2603.15202; SGLang 32911",
+            "LMetric is ahead of the fewest requests and of E2 on all three workloads, by 89 % in times to the first "
+            "token for 92 % printed; HRRN gains more than printed over FCFS, and LPM starves no request here",
         ),
         Paper("queueing", "Queueing theory: orders before M/M/n queues", "textbook results", "all come out"),
         Paper(

@@ -22,12 +22,13 @@ def modules() -> tuple[ModuleType, ...]:
         larry,
         predicted_batches,
         preemption,
+        shortest_prefill,
         virtual_finish,
         weighted_round_robin,
         weighted_round_robin_bound,
     )
 
     return (
-        weighted_round_robin, weighted_round_robin_bound, larry, ageing, predicted_batches, batches,
-        virtual_finish, preemption, admission
+        weighted_round_robin, weighted_round_robin_bound, larry, ageing, shortest_prefill, predicted_batches,
+        batches, virtual_finish, preemption, admission
     )  # fmt: skip
