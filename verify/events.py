@@ -302,19 +302,20 @@ def admissions(
 # --- fast paths -------------------------------------------------------------------------------------------------------
 # While requests decode, `stays` and `leads` answer for many decisions at once: nothing is asked of the gate until so
 # many steps are over.  Both are counted down here, one decode step a time, for any number of clients and any charges:
-# as long as one is left, the kernels say of the chosen client what they said before.  A gate that is `sparse` charges
-# entries alone.
+# as long as one is left, the kernels say of the chosen client what they said before, and then no longer.  A gate that
+# is `sparse` charges entries alone.
 
 SOURCE = "this library: why decisions may be left out between two decode steps"
 STAYS = Theorem(
     "fast-stays",
     "after each decode step but the last of so many, the chosen client may go, and none that might not go before may, "
-    "whatever refills are due",
+    "whatever refills are due; after the last it may not, unless it is refilled",
     SOURCE,
 )
 LEADS = Theorem(
     "fast-leads",
-    "after each decode step but the last of so many, the client that was first goes before every other that waits",
+    "after each decode step but the last of so many, the client that was first goes before another; after the last the "
+    "other does",
     SOURCE,
 )
 SPARSE = Theorem(
@@ -338,30 +339,41 @@ def fast_claims(
     return (*claims, _sparse(gate, of)) if gate.sparse else claims
 
 
-def _counted_down(
+def _exact(
     gate: type[KernelGate],
     of: Declared,
+    theorem: Theorem,
     what: str,
     more: Mapping[str, v.Kind],
     derived: Mapping[str, v.Formula],
-    *laws: v.Formula,
-) -> v.System:
-    """Return decode steps in a row, in each of which clients pay their `charge`; `left` are those that remain."""
+    kept: tuple[v.Clause, ...],
+) -> v.Claim:
+    """Return that what is `kept` stays so for as many decode steps as are `left`, in each of which clients pay their
+    `charge`; of a `loss` of 1 or more in a step those are `at_once`, and then it `goes_on` no longer."""
 
     def step(o: Algebra, w: v.World) -> v.Written:
         return {**of.run("decode", o, w, charge=w.charge), "left": w.left - 1}
 
+    def ended(o: Algebra, w: v.World) -> v.Term:
+        return o.where(w.loss >= 1, o.where(w.goes_on, w.left >= 2, w.left <= 1), True)
+
     vectors = v.vectors(*gate.per_weight, *gate.over_weight, "charge")
     positive = (at_least_one(name) for name in (*gate.constants, *gate.per_weight, *gate.over_weight))
-    return v.System(
+    counted = v.Clause(
+        "as many are left as at once, of a loss",
+        lambda o, w: o.where(w.loss >= 1, v.same(w.left, w.at_once), w.left >= 1),
+    )
+    shown = (*kept, v.Clause("one is left", lambda o, w: w.left >= 1), v.Clause("another only if it goes on", ended))
+    system = v.System(
         f"{gate.__name__}, {what}",
-        {**v.scalars(*gate.constants), **vectors, **of.seen, "queued": v.MASK, "p": v.POINT, **more},
-        (lambda o, w: w.charge >= 0, lambda o, w: o.exists(w.p), *positive, *laws),
+        {**v.scalars(*gate.constants), **vectors, **of.seen, "queued": v.MASK, "p": v.POINT, "i": v.POINT, **more},
+        (lambda o, w: w.charge >= 0, lambda o, w: o.exists(w.p) & o.exists(w.i), *positive),
         {**{name: v.MASK if name in gate.masks else v.VECTOR for name in gate.state}, "left": v.SCALAR},
         (v.Event("one decode step", step, needs=(lambda o, w: w.left >= 2,), kernels=of.of("decode")),),
         derived,
         closed_forms=True,
     )
+    return v.Claim(theorem, system, (*kept, counted), (*kept, counted), shown)
 
 
 def _stays(gate: type[KernelGate], of: Declared, fast: Mapping[str, Kernel]) -> v.Claim:
@@ -376,64 +388,48 @@ def _stays(gate: type[KernelGate], of: Declared, fast: Mapping[str, Kernel]) -> 
         given = {n: o.where(now, of.call(k, o, w), getattr(w, n)) for n, k in at_once.items() if k is not None}
         return v.World(**{**vars(w), **given})
 
-    def goes(o: Algebra, w: v.World) -> v.Term:
-        return o.exists(of.call(of.choose, o, refilled(o, w), ready=v.only(o, w.charge, w.p)))
-
-    def other_goes(o: Algebra, w: v.World) -> v.Term:
-        return o.exists(of.call(of.choose, o, refilled(o, w), ready=w.ready & v.only(o, w.charge, w.i)))
-
     def spans(o: Algebra, w: v.World) -> v.Term:
         return o.pick(of.call(fast["stays"], o, refilled(o, w), charge=o.maximum(w.charge, 1)), w.p, 0)
 
-    def enough(o: Algebra, w: v.World) -> v.Term:
-        return o.where(o.pick(w.charge, w.p, 0) >= 1, w.left <= w.at_once, True)
+    def goes(o: Algebra, w: v.World) -> v.Term:
+        return o.exists(of.call(of.choose, o, refilled(o, w), ready=v.only(o, w.charge, w.p)))
+
+    def goes_on(o: Algebra, w: v.World) -> v.Term:
+        after = v.World(**{**vars(w), **of.run("decode", o, refilled(o, w), charge=w.charge)})
+        return o.exists(of.call(of.choose, o, after, ready=v.only(o, w.charge, w.p)))
+
+    def other_goes(o: Algebra, w: v.World) -> v.Term:
+        return o.exists(of.call(of.choose, o, refilled(o, w), ready=w.ready & v.only(o, w.charge, w.i)))
 
     kept = (
         v.Clause("p may go, were it ready", lambda o, w: w.goes),
         v.Clause("i may go only if it might", lambda o, w: o.where(w.i_goes, w.might, True)),
     )
-    counted = (
-        v.Clause("no more are left than at once, if p is charged", enough),
-        v.Clause("one is left", lambda o, w: w.left >= 1),
-    )
-    system = _counted_down(
-        gate,
-        of,
-        "how long a choice stays",
-        {"i": v.POINT, "might": v.FLAG},
-        {"at_once": spans, "goes": goes, "i_goes": other_goes},
-        lambda o, w: o.exists(w.i),
-    )
-    return v.Claim(STAYS, system, (*kept, *counted), (*kept, *counted), kept)
+    derived = {"loss": lambda o, w: o.pick(w.charge, w.p, 0), "i_goes": other_goes, "goes": goes, "goes_on": goes_on}
+    return _exact(gate, of, STAYS, "how long a choice stays", {"might": v.FLAG}, {"at_once": spans, **derived}, kept)
 
 
 def _leads(gate: type[KernelGate], of: Declared, fast: Mapping[str, Kernel]) -> v.Claim:
-    """Of equals those in `ahead` are served before p."""
-
-    def numbers(w: v.World) -> v.Term:
-        return getattr(w, gate.grows)
+    """i is any other client; of equals those in `ahead` are served before p."""
 
     def gains(o: Algebra, w: v.World) -> v.Term:
         return o.pick(w.charge, w.p, 0) - w.charge
 
     def steps(o: Algebra, w: v.World) -> v.Term:
-        own = o.pick(numbers(w), w.p, 0)
-        return of.call(fast["leads"], o, w, own=own, gains=o.maximum(gains(o, w), 1), ahead=w.ahead)
+        own = o.pick(getattr(w, gate.grows), w.p, 0)
+        every = of.call(fast["leads"], o, w, own=own, gains=o.maximum(gains(o, w), 1), ahead=w.ahead)
+        return o.pick(every, w.i, 0)
 
     def first(o: Algebra, w: v.World) -> v.Term:
-        behind = o.where(w.ahead, 1, 0) + o.pick(numbers(w), w.p, 0) <= numbers(w)
-        return v.implies(o, o.put(w.queued, w.p, False), behind)
+        behind = o.where(w.ahead, 1, 0) + o.pick(getattr(w, gate.grows), w.p, 0) <= getattr(w, gate.grows)
+        return o.pick(v.only(o, w.charge, w.p) | behind, w.i, True)
 
-    def enough(o: Algebra, w: v.World) -> v.Term:
-        return v.implies(o, o.put(w.queued, w.p, False) & (gains(o, w) >= 1), w.at_once >= w.left)
+    def goes_on(o: Algebra, w: v.World) -> v.Term:
+        return first(o, v.World(**{**vars(w), **of.run("decode", o, w, charge=w.charge)}))
 
-    leading = v.Clause("p goes before every other that waits", first)
-    counted = (
-        v.Clause("no more are left than at once of any that is charged less", enough),
-        v.Clause("one is left", lambda o, w: w.left >= 1),
-    )
-    system = _counted_down(gate, of, "how long the first leads", {"ahead": v.MASK}, {"at_once": steps})
-    return v.Claim(LEADS, system, (leading, *counted), (leading, *counted), (leading,))
+    leading = v.Clause("p goes before i", first)
+    derived = {"at_once": steps, "loss": lambda o, w: o.pick(gains(o, w), w.i, 0), "goes_on": goes_on}
+    return _exact(gate, of, LEADS, "how long the first leads", {"ahead": v.MASK}, derived, (leading,))
 
 
 def _sparse(gate: type[KernelGate], of: Declared) -> v.Claim:

@@ -138,6 +138,11 @@ V_LIFT = th.Theorem(
     "that is its floor",
     "this library: a lift takes from a client what it saved by idling and nothing more; found missing by a mutant",
 )
+V_LIFT_RELEASED = th.Theorem(
+    "V-lift-released",
+    "while a client waits, the released code's lift and its floor are those of V-lift; otherwise nothing changes",
+    "VTC (OSDI'24), released code: all that is true of its lift; found missing by a mutant",
+)
 V_SUMS = th.Theorem(
     "V-sums",
     "outputs of two events, charged one after the other, leave the counters that they leave charged together",

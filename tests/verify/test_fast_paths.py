@@ -17,7 +17,7 @@ from fairsched.verify.solvers import Proved, prove
 
 @pytest.mark.parametrize(("gate", "proved"), [(DeficitGate, ["stays", "sparse"]), (CounterGate, ["leads", "sparse"])])
 def test_the_shipped_fast_paths_are_what_they_stand_for(gate: type[KernelGate], proved: list[str]) -> None:
-    """For any number of clients: while steps are left the kernels choose the same client, refill or not."""
+    """For any number of clients: the kernels choose the same client while steps are left, and then no longer."""
     claims = fast_claims(gate, given=(KNOWN,) if gate is DeficitGate else ())
     assert [claim.theorem.id for claim in claims] == [f"fast-{name}" for name in proved]
     assert all(isinstance(prove(claim), Proved) for claim in claims)
@@ -29,6 +29,8 @@ def test_the_shipped_fast_paths_are_what_they_stand_for(gate: type[KernelGate], 
         (DeficitGate, deficit, "in_credit", "(q > 0)", "(q > 1)"),
         (CounterGate, counter, "stays_ahead", "o.where(ahead, 1, 0)", "0"),
         (CounterGate, counter, "stays_ahead", "+ 1", "+ 2"),
+        (CounterGate, counter, "stays_ahead", " + 1", ""),
+        (DeficitGate, deficit, "credit_lasts", " + 1", ""),
         (CounterGate, counter, "decode", "c + charge", "c + charge + charge"),
         (CounterGate, counter, "decode", "c + charge", "c + charge + 1"),
     ],
@@ -65,13 +67,23 @@ class Spends(FairGate):
         return q - charge
 
 
+def _too_short(o: Algebra, q: Vector, charge: Vector) -> Vector:
+    return (q - 1) // charge
+
+
+class SpendsTooShort(Spends):
+    """Its fast path says one step less."""
+
+    fast: ClassVar[Mapping[str, Kernel]] = {"stays": _too_short}
+
+
 class SpendsTooLong(Spends):
     """Its fast path says one step more where a charge divides what is left."""
 
     fast: ClassVar[Mapping[str, Kernel]] = {"stays": _too_long}
 
 
-@pytest.mark.parametrize(("gate", "sound"), [(Spends, True), (SpendsTooLong, False)])
+@pytest.mark.parametrize(("gate", "sound"), [(Spends, True), (SpendsTooLong, False), (SpendsTooShort, False)])
 def test_an_author_s_fast_path_is_proved_or_refused(gate: type[FairGate], sound: bool) -> None:
     """It is among the claims of the gate."""
     claims = {claim.theorem.id: claim for claim in gate.claims()}

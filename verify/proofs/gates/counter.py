@@ -255,6 +255,37 @@ def _lift_claim(kernel: v.Functions) -> v.Claim:
     )
 
 
+def _released_lift_claim(kernel: v.Functions) -> v.Claim:
+    """The same of the released code's lift, which is so "arrive" or "arrive without a lift" of the gate's system; `ours`
+    is where the gate's own lift ends, `ours_floor` the floor that it leaves."""
+
+    def lifts(o: Algebra, w: v.World) -> v.Written:
+        return {
+            "c": kernel.lift_released(o, w.was, w.queued, w.p),
+            "floor": kernel.floor_released(o, w.had, w.was, w.queued, w.p),
+            "ours": kernel.lift(o, w.was, w.queued, w.p, w.last),
+            "ours_floor": kernel.lifted_to(o, w.had, w.was, w.queued, w.p, w.last),
+        }
+
+    def ours(o: Algebra, w: v.World) -> v.Term:
+        return o.where(v.spread(w.idle, w.c), True, v.same(w.c, w.ours) & v.same(w.floor, w.ours_floor))
+
+    def nothing(o: Algebra, w: v.World) -> v.Term:
+        return v.implies(o, v.spread(w.idle, w.c), v.same(w.c, w.was) & v.same(w.floor, w.had))
+
+    one = _lift_claim(kernel)
+    kernels = (kernel.lift_released, kernel.floor_released, kernel.level, kernel.lift, kernel.lifted_to)
+    return v.one_step(
+        counter.V_LIFT_RELEASED,
+        "counter gate, the released lift",
+        v.vectors("c", "floor", "ours", "ours_floor"),
+        v.Event("lift", lifts, kernels=kernels),
+        (v.Clause("ours while a client waits", ours), v.Clause("nothing changes while none does", nothing)),
+        parameters=one.system.parameters,
+        derived=one.system.derived,
+    )
+
+
 def _refund_claim(kernel: v.Functions) -> v.Claim:
     """x was given back to p, whose last lift ended at its `floor`; `was` are the counters before."""
 
@@ -614,7 +645,13 @@ def claims(kernel: v.Functions = counter) -> tuple[v.Claim, ...]:
         _on_worker(kernel),
         _latency_in_time(kernel),
         _counter_claim(kernel),
+        _released_lift_claim(kernel),
     )
+
+
+def kernel_claims(kernel: v.Functions = counter) -> tuple[v.Claim, ...]:
+    """Return the same and what is said of the fast paths."""
+    return (*claims(kernel), *events.fast_claims(CounterGate, kernel))
 
 
 # --- runs that attain the bounds --------------------------------------------------------------------------------------

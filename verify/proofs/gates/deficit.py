@@ -624,3 +624,8 @@ def claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
         _change_claim(kernel),
         _change_gap_claim(kernel),
     )
+
+
+def kernel_claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
+    """Return the same and what is said of the fast paths."""
+    return (*claims(kernel), *events.fast_claims(DeficitGate, kernel, (KNOWN,)))
