@@ -256,7 +256,7 @@ def _lift_claim(kernel: v.Functions) -> v.Claim:
 
 
 def _released_lift_claim(kernel: v.Functions) -> v.Claim:
-    """The same of the released code's lift, which is so "arrive" or "arrive without a lift" of the gate's system; `ours`
+    """The same of the released code's lift, which is so "arrive" or "arrive without a lift" of the gate; `ours`
     is where the gate's own lift ends, `ours_floor` the floor that it leaves."""
 
     def lifts(o: Algebra, w: v.World) -> v.Written:
