@@ -44,10 +44,19 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         raise Unwritable(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file that is whole or not there.  Raises `Unwritable`."""
+def write_whole(path: Path, content: bytes | str, *, sync: bool = False) -> None:
+    """Write a file that is whole or not there; with `sync` also after a crash of the machine.  Raises `Unwritable`."""
     with whole_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    if sync:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def check_file(path: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairsched.engines.serving.loop import Engine
     from fairsched.engines.serving.metrics import ClusterMetrics, EngineMetrics, Samples, decision_seconds, serve
     from fairsched.engines.serving.request import BlockKeys
-    from fairsched.engines.serving.state import EngineStore, resume, write_whole
+    from fairsched.engines.serving.state import EngineStore, resume
     from fairsched.engines.serving.status import (
         PHASES,
         TWO_CLIENTS,
@@ -49,5 +49,5 @@ __all__ = [
     "LiveCluster", "NoDecisionError", "Processes", "Recipe", "RouterGuard", "Sample", "Samples", "Sampling",
     "ServiceStatus", "ServingLog", "ServingThread", "Trial", "WorkerStatus", "client_name", "decision_seconds",
     "empty_worker", "monitor_of", "promise_document", "promise_samples", "require_certificate", "resume", "serve",
-    "split_roles", "step_samples", "worker_samples", "write_whole"
+    "split_roles", "step_samples", "worker_samples"
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from grpc_health.v1._async import HealthServicer
 from fairsched.engines.adapters.endpoint_picker.config import PickerConfig, reloaded
 from fairsched.engines.adapters.endpoint_picker.exchange import Exchange
 from fairsched.engines.adapters.endpoint_picker.picker import Picker
-from fairsched.engines.serving import write_whole
+from fairsched.engines.files import write_whole
 from fairsched.engines.settings import ConfigError
 
 _log = logging.getLogger("fairsched.endpoint_picker")

@@ -23,8 +23,9 @@ from typing import Any, Literal, Self
 import attrs
 import msgspec
 
+from fairsched.engines.files import write_whole
 from fairsched.engines.serving.executor import Sampling
-from fairsched.engines.serving.state.snapshot import Open, write_whole
+from fairsched.engines.serving.state.snapshot import Open
 from fairsched.model.events import Decoded, Event
 from fairsched.model.request import Client, Job
 
@@ -55,7 +56,7 @@ class StateStore:
 
     def save(self, snapshot: Path, data: bytes, journal: Path, sha256: str) -> None:
         """Write a snapshot whole, and begin its journal.  Raises `OSError`; the last two then stay, and go on."""
-        write_whole(snapshot, data)
+        write_whole(snapshot, data, sync=True)
         self.close()
         self.failure, self._path = None, journal
         file = journal.open("wb", buffering=0)

@@ -13,10 +13,8 @@ Tokens are four bytes each, little-endian, as base64.  What happened since a sna
 """
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -173,28 +171,3 @@ def _differences(kept: object, here: object, where: str = "") -> list[str]:
     if isinstance(kept, Mapping) and isinstance(here, Mapping):
         kept, here = kept.get("class"), here.get("class")
     return [] if kept == here else [f"{where.rstrip('.') or 'policy'} is {kept} there and {here} here"]
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file such that after a crash, of the machine too, it is the old one or the new one.
-
-    Raises `OSError` where it cannot be written; the old file is then still there.
-    """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

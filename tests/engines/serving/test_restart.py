@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.serving import BlockKeys, Engine, Sampling, write_whole
+from fairsched.engines.files import write_whole
+from fairsched.engines.serving import BlockKeys, Engine, Sampling
 from fairsched.engines.serving.state.journal import read_journal
 from fairsched.engines.serving.state.restart import Recovery, caught_up, kept, resume
 from fairsched.engines.serving.state.snapshot import OtherPolicyError, SavedEngine, SnapshotError, restore, snapshot
@@ -336,14 +337,14 @@ def test_a_stop_token_that_was_on_record_ends_the_request(life: Life) -> None:
 def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that fails leaves the old file, and nothing half written beside it."""
     path = tmp_path / "snapshot"
-    write_whole(path, b"old")
+    write_whole(path, b"old", sync=True)
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_whole(path, b"new")
+        write_whole(path, b"new", sync=True)
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["snapshot"]
 
