@@ -402,20 +402,10 @@ def _h100(of: _H100, rows: Sequence[Mapping[str, Any]]) -> Experiment:
 
 def _prompts(tokens: Mapping[str, float], users: int, groups: int, shared: int) -> list[Prompt]:
     """Return a prompt for each user, of lengths with the measured percentiles; groups share their first blocks."""
-    known = {
-        "p1": 1,
-        "p5": 5,
-        "p10": 10,
-        "p25": 25,
-        "median": 50,
-        "p75": 75,
-        "p90": 90,
-        "p95": 95,
-        "p99": 99,
-        "max": 100,
-    }
+    known = {f"p{percent}": percent for percent in (1, 5, 10, 25, 75, 90, 95, 99)} | {"median": 50, "max": 100}
+    percents, measured = zip(*sorted((percent, tokens[name]) for name, percent in known.items()), strict=True)
     at = [100 * (i + 0.5) / users for i in range(users)]
-    lengths = np.interp(at, list(known.values()), [tokens[name] for name in known]).round().astype(int).tolist()
+    lengths = np.interp(at, percents, measured).round().astype(int).tolist()
     made = []
     for user in range(users):
         length, group, first = lengths[user], 1000 * (user % groups), 1000 * (groups + user)

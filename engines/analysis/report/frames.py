@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, get_args, get_type_hints
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 import attrs
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from fairsched.engines.analysis.figures import Compared
 from fairsched.engines.analysis.metrics import Run
 from fairsched.engines.analysis.outcomes import OUTCOMES
+from fairsched.engines.files import whole_file
 from fairsched.engines.logs.access import UNKNOWN
 from fairsched.model import extra_named
 from fairsched.model.service import Ints, Table, Tables
@@ -205,7 +206,6 @@ class FrameWriter:
         self._paths: dict[type, Path] = (
             {RequestRow: target} if one else {RequestRow: target / REQUESTS, EventRow: target / EVENTS}
         )
-        self._files: dict[type, BinaryIO] = {}
         self._writers: dict[type, pq.ParquetWriter] = {}
         self._stack = ExitStack()
 
@@ -217,9 +217,7 @@ class FrameWriter:
             for row, path in self._paths.items():
                 if path != self.target:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                part = _part(path)
-                self._files[row] = file = stack.enter_context(part.open("wb"))
-                stack.callback(part.unlink, missing_ok=True)
+                file = stack.enter_context(whole_file(path))
                 self._writers[row] = stack.enter_context(pq.ParquetWriter(file, _schema(row), compression="zstd"))
             self._stack = stack.pop_all()
         return self
@@ -244,14 +242,4 @@ class FrameWriter:
                 self._writers[EventRow].write_table(piece)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None:
-            for row, writer in self._writers.items():
-                writer.close()
-                self._files[row].close()
-                _part(self._paths[row]).replace(self._paths[row])
-        self._stack.close()
-
-
-def _part(path: Path) -> Path:
-    """Return what a file is called until it is whole."""
-    return path.with_name(f".{path.name}.part")
+        self._stack.__exit__(kind, error, at)
