@@ -1,6 +1,7 @@
 """`fairsched verify` and `fairsched certificate`: what they write, what they refuse, and what they load."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,17 @@ class Discount:
         """What was true of the gate before the discount."""
         return deficit_proofs.claims(variant(deficit, "admit", "-charge", "1 - charge"))[:2]
 '''
+
+
+def test_progress_is_said_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line on standard error from time to time: how much is decided, and what is next."""
+    monkeypatch.setattr("fairsched.cli.output.LINE_EVERY_S", 0)
+    assert main(["verify", "--policy", "fcfs", "--quick", "--jobs", "1"]) == 0
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"0 of \d+: KV-\w+", first)
+    assert last == "runs that attain bounds"
 
 
 @pytest.fixture

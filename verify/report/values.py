@@ -165,17 +165,20 @@ def run(
     wanted = plan(subjects, quick)
     tasks = list(dict.fromkeys(each.task for each in wanted.planned))
     whole = self_checks and not quick
+    mutating = mutation_tasks() if whole else []
     if worlds is not None and whole:
         worlds.mkdir(parents=True, exist_ok=True)
     with pool(jobs) as executor:
         # What takes longest begins first.
-        mutants = [executor.submit(mutation_rows, task) for task in (mutation_tasks() if whole else ())]
+        mutants = [executor.submit(mutation_rows, task) for task in mutating]
         refuted = executor.submit(refutations.report, worlds) if whole else None
         decided = followed([task.theorem for task in tasks], executor.map(decide, tasks), progress)
         decisions = dict(zip(tasks, decided, strict=True))
-        progress("mutants" if whole else "runs that attain bounds", 0, 0)
+        progress("runs that attain bounds", 0, 0)
         tight, no_witnesses = executor.submit(tightness).result()
-        fates = tuple(row for found in mutants for row in found.result())
+        names = [f"mutants of {task[:2][-1]}" for task in mutating]
+        found = followed(names, (each.result() for each in mutants), progress)
+        fates = tuple(row for rows in found for row in rows)
         false = refuted.result() if refuted else ()
         asked = list(dict.fromkeys((each.task.source, each.task.theorem) for each in wanted.planned))
         bounds = dict(zip(asked, executor.map(bound_of, *zip(*asked, strict=True)), strict=True)) if asked else {}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 40
 """Columns of a bar with its numbers, beside the words."""
+LINE_EVERY_S = 10
+"""Seconds between lines that stand for a bar where there is no terminal."""
 STDOUT = Path("-")
 """In place of a file of `--json`: standard output."""
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Show a bar on standard error where that is a terminal; a total of 0 is not known."""
+    """Show a bar on standard error where that is a terminal, and otherwise a line from time to time; a total of 0 is
+    not known."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -48,10 +52,15 @@ def progress_bar() -> Iterator[Progress]:
         disable=not console.is_terminal,
         redirect_stdout=above,
     ) as bar:
-        task = bar.add_task("", total=None)
+        task, said = bar.add_task("", total=None), monotonic()
 
         def step(what: str, done: int, total: int) -> None:
-            bar.update(task, description=safe_text(what, room), completed=done, total=total or None)
+            nonlocal said
+            words = safe_text(what, room)
+            bar.update(task, description=words, completed=done, total=total or None)
+            if not console.is_terminal and monotonic() >= said + LINE_EVERY_S:
+                said = monotonic()
+                print(f"{done} of {total}: {words}" if total else words, file=sys.stderr, flush=True)
 
         yield step
 
