@@ -18,7 +18,7 @@ from functools import cache, partial, reduce
 from itertools import product
 from math import lcm
 from operator import and_
-from types import MemberDescriptorType
+from types import MappingProxyType, MemberDescriptorType
 from typing import Any, ClassVar
 
 import attrs
@@ -68,21 +68,30 @@ class Promise:
     `holds` is the promise, `during` what is true all along and implies it together with the gate's `always`.  Over the
     interval `W` is the service of each client, and `c0` a vector `c` as it was at the start.
 
-    A promise that is made by `gap_within` has a bound that is a number in every configuration: reports show it, and the
-    monitor holds runs to it.
+    A promise that is made by `gap_within` has a bound in place of `holds`, `most`, which is a number in every
+    configuration: reports show it, and the monitor holds runs to it.  What is proved is made from it.
     """
 
     name: str
-    holds: v.Formula
+    holds: v.Formula | None
     during: tuple[Clause, ...] = ()
     backlogged: str = "g"
     most: v.Formula | None = None
     shares: Shares | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if (self.holds is None) == (self.most is None):
+            raise ValueError(f"promise {self.name!r}: say `holds` or `most` (gap_within): one follows from the other")
+
+    @property
+    def formula(self) -> v.Formula:
+        """What is promised."""
+        return self.holds or _within(self.most, self.shares)
+
     @property
     def statement(self) -> str:
-        """What `holds` says, in words made from it, and which clients have to wait for it."""
-        return f"{v.worded(self.holds)}{_WHILE[self.backlogged]}"
+        """What is promised, in words made from it, and which clients have to wait for it."""
+        return f"{v.worded(self.formula)}{_WHILE[self.backlogged]}"
 
 
 _WHILE = {
@@ -107,14 +116,17 @@ def gap_within(
     costs by weight.  The same terms are what is proved and the number that reports show.  f may leave and return: a
     gate that forgives what f owes then promises less, which it says by `backlogged="fg"`.
     """
+    return Promise(name, None, during, backlogged, most, shares)
 
+
+def _within(most: Any, shares: Shares | None) -> v.Formula:
     def holds(o: Algebra, w: World) -> v.Term:
         if shares is None:
             return service_gap(o, w) <= most(o, w)
         a, b = shares(o, w)
         return o.times(a, of(o, w.W, w.f)) - o.times(b, of(o, w.W, w.g)) <= most(o, w)
 
-    return Promise(name, holds, during, backlogged, most, shares)
+    return holds
 
 
 class FairGate(KernelGate):
@@ -246,7 +258,7 @@ class FairGate(KernelGate):
                 rests_on=(always.id,),
             )
             start = (*kept, *waited, _zero("W"), *map(_as_at_start, cls.state))
-            goal = (Clause(promise.statement, promise.holds),)
+            goal = (Clause(promise.statement, promise.formula),)
             system = _system(cls, promise.backlogged, gives_back=True)
             proofs.append(v.Claim(theorem, system, start, (*waited, *promise.during), goal, given=kept))
         return (*proofs, *fast_claims(cls))
@@ -257,6 +269,8 @@ DATA = frozenset({
     *("always", "promises", "not_promised"),
 })  # fmt: skip
 """What a declaration says by values; everything else that a gate has is the library's."""
+_PLAIN = (tuple, str, int, bool, dict, MappingProxyType)
+"""Of these types and no subclass of them: any other could answer a proof otherwise than a run."""
 
 
 def _check(gate: type[FairGate]) -> None:
@@ -285,7 +299,10 @@ def _check(gate: type[FairGate]) -> None:
         raise ValueError(f"{gate.__name__}: not_promised {', '.join(unknown)}: it is of {', '.join(_OF_AUTHORS)}")
     if gate.promises and not gate.kernels("decode"):
         raise ValueError(f"{gate.__name__}: a gate that promises charges outputs: write a kernel `decode`")
-    of_promises = [f for each in gate.promises for f in (each.holds, each.most, each.shares) if f is not None]
+    said = (*gate.always, *gate.promises, *(each for promise in gate.promises for each in promise.during))
+    if odd := {type(each).__name__ for each in said if type(each) not in (Clause, Promise)}:
+        raise ValueError(f"{gate.__name__}: {', '.join(sorted(odd))} is neither a Clause nor a Promise")
+    of_promises = [f for each in gate.promises for f in (each.formula, each.most, each.shares) if f is not None]
     clauses = [clause.holds for clause in (*gate.always, *(each for p in gate.promises for each in p.during))]
     for formula in (*clauses, *of_promises):
         if found := next(v.formula_breaches(formula, {*names, *taken}), None):
@@ -314,7 +331,7 @@ def undeclared(kind: type, proved: type = FairGate) -> list[str]:
             elif name == "shortfall":
                 allowed = isinstance(value, classmethod)
             else:
-                allowed = name in DATA or _is_made_for(value)
+                allowed = type(value) in _PLAIN if name in DATA else _is_made_for(value)
             if not allowed:
                 found.append(f"{each.__name__}.{name}")
     return found
@@ -546,5 +563,5 @@ def _system(gate: type[FairGate], backlogged: str, gives_back: bool = False) -> 
 def _speaks_of_last(gate: type[FairGate]) -> bool:
     """Whether a clause speaks of the last who left; otherwise it need not be remembered, unless a kernel takes it."""
     texts: list[Any] = [clause.holds for clause in gate.always]
-    texts += [holds for promise in gate.promises for holds in (promise.holds, *(c.holds for c in promise.during))]
+    texts += [holds for promise in gate.promises for holds in (promise.formula, *(c.holds for c in promise.during))]
     return any("last" in text.__code__.co_names for text in texts)

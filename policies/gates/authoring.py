@@ -459,6 +459,11 @@ class KernelGate(BoundedGate[Any]):
 
     rates: Rates = attrs.field(factory=Rates)
 
+    def __attrs_post_init__(self) -> None:
+        for name in (*self.constants, *self.per_weight, *self.over_weight):
+            if type(value := getattr(self, name)) is not int or value < 1:
+                raise ValueError(f"{type(self).__name__}.{name} = {value!r} is no integer of at least 1")
+
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         own = vars(cls)

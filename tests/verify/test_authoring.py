@@ -236,7 +236,7 @@ class ToppedUp(Allowance):
 
 
 def _gap(*during: Clause) -> tuple[Promise, ...]:
-    return (Promise("gap", Allowance.gap.holds, during),)
+    return (attrs.evolve(Allowance.gap, during=during),)
 
 
 class SaysTooLittle(ToppedUp):

@@ -62,6 +62,11 @@ def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
     """Yield every mutant of a function, each text once and never the original."""
     definition = definition_of(function)
     assert definition is not None
+    return changed_texts(definition)
+
+
+def changed_texts(definition: ast.FunctionDef) -> Iterator[Mutant]:
+    """Yield every mutant of a function's parsed text."""
     seen = {ast.unparse(definition)}
     for holder, key, node in _expressions(definition):
         for changed in _changes(node, definition):
@@ -70,7 +75,7 @@ def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
             holder[key] = node
             if text not in seen:
                 seen.add(text)
-                yield Mutant(function.__name__, f"{ast.unparse(node)} -> {ast.unparse(changed)}", text + "\n")
+                yield Mutant(definition.name, f"{ast.unparse(node)} -> {ast.unparse(changed)}", text + "\n")
 
 
 def _expressions(definition: ast.FunctionDef) -> Iterator[tuple[Any, int | str, ast.expr]]:

@@ -33,6 +33,7 @@ class GatePlay:
     weight_max: int = 1
     actions: int = 80
     places: tuple[Groups, ...] = ()
+    kinds: tuple[str, ...] = ACTIONS
 
     def policy(self, gate: AnyGate, order: Order | None = None) -> ComposedPolicy:
         """The gate under an order.  Prompts take several steps, and as many requests decode as there is memory for."""
@@ -48,11 +49,12 @@ class GatePlay:
             yield play.state, play.worker.view(0), self._told(play, ClientConfigured(0, 0, client, 1, groups))
         for now_ns in range(self.actions):
             before = play.state, play.worker.view(now_ns)
-            action = rng.choice(ACTIONS)
+            action = rng.choice(self.kinds)
             events: list[Event] = []
-            if action == "arrive":
-                for _ in range(rng.randint(1, self.clients)):
-                    request = self._request(rng, came, now_ns)
+            if action in ("arrive", "flood"):
+                alone = rng.randrange(self.clients) if action == "flood" else None
+                for _ in range(rng.randint(1, 3 if action == "flood" else self.clients)):
+                    request = self._request(rng, came, now_ns, alone)
                     events += play.arrive(request, rng.randint(1, request.max_output_tokens), now_ns)
                     came += 1
             elif action == "configure":
@@ -66,7 +68,11 @@ class GatePlay:
                 events = self._steps(play, now_ns, rng.randint(1, 3) if action == "misjudge" else 0)
             yield *before, events
 
-    def _request(self, rng: Random, number: int, now_ns: int) -> Request:
+    def _request(self, rng: Random, number: int, now_ns: int, alone: int | None = None) -> Request:
+        """Return a request of any client, or one of `alone` whose output takes up to all memory."""
+        if alone is not None:
+            rest = self.capacity_blocks - 1
+            return Request(number, alone, now_ns, Prompt(1), rng.choice((rng.randint(1, rest), rest)))
         keys = [rng.randrange(3) for _ in range(rng.randint(1, 5))]
         prompt = Prompt.from_keys(keys, block_tokens=self.block_tokens, tokens=len(keys) * self.block_tokens + 1)
         return Request(number, rng.randrange(self.clients), now_ns, prompt, rng.randint(1, 8))
