@@ -154,7 +154,24 @@ class GlobalBound(Allowance):
     promises = (gap_within("gap", lambda o, w: FAVOURED[0] + of(o, w.U, w.f) + of(o, w.U, w.g), Allowance.gap.during),)
 
 
+class _Other(tuple):  # type: ignore[type-arg]
+    """Could say another thing to each that asks."""
+
+
+class OddPromises(Allowance):
+    """Has promises of a type of its own."""
+
+    promises = _Other(Allowance.promises)
+
+
+class PromisesByProperty(Allowance):
+    """Has other promises where it runs."""
+
+    promises = property(lambda self: ())
+
+
 REFUSED = [
+    *(OddPromises, PromisesByProperty),
     *(FreeOutputs, OwnCall, OwnInit, OwnBound, OwnCharge, OwnClaims, OwnAdmissions, OwnState, ByProperty, ByAttribute),
     *(ClassKernel, FromMixin, OtherOnInstances, MadeByAnother, BranchingBound, GlobalBound),
 ]
@@ -360,6 +377,25 @@ def test_a_statement_is_rendered_from_its_formula() -> None:
     assert gap.statement == "W_f - W_g <= 2 allowance - 2 + U_f + U_g while g waits, whatever f does"
     always = next(claim.theorem for claim in Allowance.claims() if claim.theorem.id == "always")
     assert always.statement == "always: q - R >= 1 - U and q <= allowance; R >= 0 and R <= U"
+
+
+def test_the_number_that_is_printed_is_the_one_that_is_proved() -> None:
+    """A promise says what holds or the most that a gap is; the formula is made from the number, and so it falls."""
+    with pytest.raises(ValueError, match="one follows from the other"):
+        attrs.evolve(Allowance.gap, holds=lambda o, w: w.U >= 1)
+
+    class Less(Allowance):
+        promises = (attrs.evolve(Allowance.gap, most=lambda o, w: 1),)
+
+    verdicts = {claim.theorem.id: prove(claim) for claim in Less.claims()}
+    assert not isinstance(verdicts["gap"], Proved)
+
+
+@pytest.mark.parametrize("number", [0, -3, 2.5, True])
+def test_a_constant_is_an_integer_of_at_least_1(number: Any) -> None:
+    """Proofs know nothing else of it."""
+    with pytest.raises(ValueError, match=f"Odd.allowance = {number} is no integer of at least 1"):
+        type("Odd", (Allowance,), {"allowance": number, "__module__": __name__})()
 
 
 @given(member=st.sampled_from(sorted(name for name in vars(FairGate) | vars(FairGate.__mro__[1]) if name[0] != "_")))
