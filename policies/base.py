@@ -164,6 +164,11 @@ class Guarantee:
         """
         return None
 
+    def loose(self, clients: tuple[Client, ...], limits: Limits, most: int) -> str:
+        """Return what makes a bound of the gap smaller that is above the `most` that a client was charged, or why
+        nothing does, as a clause; "" where nothing is known."""
+        return ""
+
     def group_gap_bound(self, groups: tuple[Client, ...], limits: Limits) -> int | None:
         """Return the same of what all clients of a group receive together, for groups beside each other.
 

@@ -375,13 +375,18 @@ def run_one(
         workers=len(simulator.workers),
         moves=simulator.moved(),
     )
-    said = None if run.predictor is None else run.predictor.title
+    predictor = None if run.predictor is None else run.predictor.title
     wall_s = time.perf_counter() - started
     needs = [job.request.prompt_tokens + job.request.max_output_tokens for job in workload.jobs]
     notes = (*result.notes, *rate_cautions(workload, len(cluster.specs)))
     notes += run.policy.guarantee.cautions(cluster.capacity, needs)
+    if (bound := result.service_gap_bound) is not None and (ratio := result.bound_over_busiest or 0.0) >= 1:
+        most = round(bound / ratio)
+        why = run.policy.guarantee.loose(workload.clients, limits, most)
+        said = f"{run.name}: its bound of {bound:,} is not binding, as no client was charged more than {most:,}"
+        notes += (f"{said}; {why}." if why else f"{said}.",)
     result = attrs.evolve(
-        result, wall_s=wall_s, predictor=said, rate_scale=run.rate_scale, notes=notes, refusal=refusal
+        result, wall_s=wall_s, predictor=predictor, rate_scale=run.rate_scale, notes=notes, refusal=refusal
     )
     if keep is not None:
         keep(result, recorder.trace())

@@ -117,6 +117,18 @@ class GateGuarantee(Guarantee):
             return None
         return sec.limited_wait(latency, limits, self.batching.max_batched_tokens, clients)
 
+    def loose(self, clients: tuple[Client, ...], limits: Limits, most: int) -> str:
+        gate = self.gate
+        if type(gate) not in (gates.CounterGate, gates.DeficitGate, gates.InBatchGate) or limits.workers > 1:
+            return ""
+        inside = gates.InBatchGate(rates=gate.rates, quantum=getattr(gate, "quantum", 4096))
+        named = {"inside the batch (+in-batch)": inside, "there with a quantum of 1": attrs.evolve(inside, quantum=1)}
+        for name, other in named.items():
+            bound = attrs.evolve(self, gate=other).service_gap_bound(clients, limits)
+            if bound is not None and bound < most:
+                return f"{name} it would be {bound:,}"
+        return "a step's batch and the longest request alone cost more"
+
     def no_wait(self, limits: Limits, latency: LatencyModel | None = None) -> str:
         why = no_wait_cost(self.gate, limits)
         if why or latency is None:

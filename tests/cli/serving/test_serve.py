@@ -69,7 +69,7 @@ def test_it_serves_without_a_model_and_drains(tmp_path: Path) -> None:
     with serving("--client", "gold=4", "--log", str(log)) as (started, url, lines):
         told = " ".join(" ".join(lines).split())
         assert "weights made up by seed 0: what it says means nothing" in told
-        promised = "policy dlpm, 1 worker of 8,192 KV tokens: two clients that wait differ by at most"
+        promised = "policy dlpm-in-batch, 1 worker of 8,192 KV tokens: two clients that wait differ by at most"
         assert promised in told
         with post(url, {"prompt": "Hello", "max_tokens": 5}, **{"x-fairsched-client": "gold"}) as answer:
             assert json.load(answer)["usage"]["total_tokens"] <= 10

@@ -39,6 +39,7 @@ from fairsched.policies.gates.counter import V_44, V_49, V_49_WORKER, V_CHANGE
 from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
 from fairsched.policies.guarantees import GateGuarantee, wait_bound_cost
 from fairsched.policies.guarantees.seconds import T_WAIT
+from fairsched.policies.registry import local_policy, with_parameters
 from tests.support.authors.allowance import Allowance
 
 WEIGHTS = st.lists(st.integers(1, 6), min_size=2, max_size=5)
@@ -314,6 +315,28 @@ def test_no_wait_is_promised_where_debts_move_or_are_forgiven() -> None:
     for gate in (CounterGate(lift="none"), DeficitGate(rejoin="reset")):
         assert wait_bound_cost(gate, two, LIMITS) is None
     assert wait_bound_cost(DeficitGate(), two, attrs.evolve(LIMITS, workers=2)) is None
+
+
+@given(WEIGHTS, st.sampled_from(["dlpm", "vtc", "fcfs+in-batch", "dlpm-hierarchical"]), st.integers(1, 2_000))
+def test_what_would_bind_is_said_or_why_nothing_does(weights: list[int], name: str, most: int) -> None:
+    """The gate that is named has the bound that is said, below what a client was charged; where a step's batch and the
+    longest request cost more, the gate inside the batch has no smaller one with any quantum; of trees nothing is
+    said."""
+    policy, clients_ = local_policy(name), clients(weights)
+    said = policy.guarantee.loose(clients_, LIMITS, most)
+    inside = [
+        with_parameters(local_policy("fcfs+in-batch"), {"quantum": quantum}).guarantee.service_gap_bound(
+            clients_, LIMITS
+        )
+        for quantum in ("4096", "1")
+    ]
+    bound = next((each for each in inside if each is not None and each < most), None)
+    if name == "dlpm-hierarchical":
+        assert said == ""
+    elif bound is None:
+        assert said == "a step's batch and the longest request alone cost more"
+    else:
+        assert said.endswith(f"it would be {bound:,}")
 
 
 LATENCY = LatencyModel("small", "made up", 900, 13, 700, (DecodePiece(1, 1_000, 3, 11),), 40)

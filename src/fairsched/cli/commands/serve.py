@@ -42,7 +42,7 @@ class BackendOptions:
 
     model: Annotated[str | None, Parameter(metavar="FOLDER|SIZE")] = None
     """a Llama checkpoint, or weights made up in a known size (default: small)"""
-    policy: str = "dlpm"
+    policy: str = "dlpm-in-batch"
     """a name of `fairsched policies`, NAME+GATE, or module:attribute"""
     set: values.Assignments = ()
     """set a parameter (repeat)"""
