@@ -1,22 +1,28 @@
-"""The worst wait in seconds that is proved, beside what a simulated worker and the torch worker take.
+"""Worst waits for a first token: what is promised, the worst that a search finds, and what an ordinary load meets.
 
-    python benchmarks/worst_wait.py [--preset torch.json] [--repeats 2] [--json FILE]
+    python benchmarks/worst_wait.py --csv docs/explanation/promises/seconds.csv
+    python benchmarks/worst_wait.py --torch [--preset torch.json] [--repeats 2]
 
-Each configuration gets the world that is built for it (`tests.support.policies.worst_wait`): the last
-request of client f waits for its first token.  Presets are simulated; the torch worker is calibrated here, or by
+The first writes the table of simulated machines.  Four clients send prompts of at most 8,192 tokens and outputs of at
+most 1,024.  The search begins with the world that is built for it (`worst_wait_world`) and changes one thing of it
+after the other, as long as the wait grows: how long the first requests of the client are, when those of others end, and
+whether their prompts are cached.  The load is 400 requests of `azure-chat`, all within four seconds, or spaced as
+limits of arrivals say.
+
+The second serves such a world with the torch worker in processor time.  It is calibrated here, or by
 
     fairsched calibrate --model small --threads 1 --kv-capacity-tokens 2048 --batch-max 32 --chunk-max 128 \\
         --clock thread --policy dlpm --repeats 2 --out torch.json
 
-Then it serves the world in processor time, beside the simulator with its latency model.  Columns: seconds until the
-first token as proved (T-wait), as simulated and as taken by the torch worker, each with its share of what is proved;
-then what the monitor says of the torch worker: how often its steps took longer than its latency model says
-(StepsInTime), and waits over the bound.
+Columns: seconds until the first token as proved (T-wait), as simulated and as taken by the torch worker, each with its
+share of what is proved; then what the monitor says of the torch worker: how often its steps took longer than its
+latency model says (StepsInTime), and waits over the bound.
 """
 
 import argparse
-import json
+import csv
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +34,154 @@ from fairsched.engines.calibration.meter import StepMeter
 from fairsched.engines.serving import Engine
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.torch import TorchSpec
-from fairsched.model.events import Arrived, Event, Finished, Prefilled
+from fairsched.engines.workloads import at_rate, generate
+from fairsched.model.events import Arrived, Event, Prefilled
 from fairsched.model.machine import PRESETS, LatencyModel
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.policies.base import Limits
-from fairsched.policies.guarantees import GateGuarantee
+from fairsched.policies.guarantees import GateGuarantee, LimitedWait, WorstWait
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS, local_policy, with_parameters
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.support.policies.worst_wait import worst_wait_world
+from tests.support.policies.worst_wait import waits_to_first_tokens, worst_wait_world
 
 POLICIES = ("dlpm", "fcfs+deficit")
-PRESETS_SHOWN = {
-    "llama-3.2-3b-a10g": (8_192, 1_024),
-    "llama-3.1-8b-a100": (16_384, 2_048),
-    "llama-3-70b-fp8-h100-tp4": (8_192, 1_024),
-}
-ALONE = (
-    {"quantum": "512"},
-    {"quantum": "512", "output_rate": "12"},
-    {"quantum": "512", "output_rate": "12", "max_running": "64"},
-)
-"""What is set inside the batch, on an A100 with four clients."""
 SHORTER = (1, 8, 64)
-"""By how many tokens g's first requests end earlier: the worst of these worlds counts."""
+"""By how many tokens others' first requests end earlier: the worst of these worlds counts."""
 TORCH = TorchSpec("small", threads=1, page_tokens=16, batch_max=32)
 TORCH_CAPACITY, TORCH_CHUNK, TORCH_PROMPT, TORCH_OUTPUT, TORCH_QUANTUM = 2_048, 128, 128, 64, 256
+
+# --- simulated machines -----------------------------------------------------------------------------------------------
+
+MACHINES = (
+    *("llama-3-70b-h100-tp2", "llama-3.2-3b-a10g", "llama-3.1-8b-a100"),
+    *("llama-3-70b-fp8-h100-tp4", "llama-2-70b-h100"),
+)
+PROMPT, OUTPUT, RUNNING, REQUESTS = 8_192, 1_024, 256, 400
+CLIENTS = tuple(Client(i, f"{i}") for i in range(4))
+HEAD = ("machine", "KV tokens", "policy", "said by", "promised", "worst found", "p100 of a load")
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "fresh": (False, True),
+    "own_output_tokens": (None, 1, 4, 8, 11, 16, 32),
+    "shorter": (1, 64, 1_000),
+}
+"""What the search changes of a world."""
+
+
+def played(policy: ComposedPolicy, world: Workload, latency: LatencyModel) -> list[Event]:
+    """The events of one simulated worker."""
+    capacity = latency.kv_capacity_tokens
+    return simulate_events(world, policy, ROUTERS["round-robin"], latency, kv_capacity_tokens=capacity)
+
+
+def guaranteed(policy: ComposedPolicy, latency: LatencyModel) -> tuple[GateGuarantee, Limits]:
+    """What a policy promises, and the limits."""
+    assert isinstance(policy.guarantee, GateGuarantee)
+    return policy.guarantee, limits_of(policy, latency.kv_capacity_tokens, PROMPT, OUTPUT)
+
+
+def worst_of(policy: ComposedPolicy, latency: LatencyModel) -> WorstWait:
+    """The longest wait that is proved."""
+    guarantee, limits = guaranteed(policy, latency)
+    worst = guarantee.worst_wait(CLIENTS, limits, latency)
+    assert worst is not None
+    return worst
+
+
+def searched(waited: Callable[[dict[str, Any]], int]) -> int:
+    """Change one thing after the other as long as the wait grows."""
+    chosen: dict[str, Any] = {name: values[0] for name, values in CHOICES.items()}
+    best, before = waited(chosen), -1
+    while best > before:
+        before = best
+        for name, values in CHOICES.items():
+            for value in values:
+                tried = {**chosen, name: value}
+                if tried != chosen and (found := waited(tried)) > best:
+                    best, chosen = found, tried
+    return best
+
+
+def load() -> Workload:
+    """Requests of four clients."""
+    jobs = generate("azure-chat").jobs[:REQUESTS]
+    sent = tuple(Job(_of(each.request, each.request.client % 4), min(each.output_tokens, OUTPUT)) for each in jobs)
+    return at_rate(Workload("load", sent, CLIENTS), REQUESTS / 4)
+
+
+def _of(request: Request, client: int, at_ns: int | None = None) -> Request:
+    at_ns = request.arrival_ns if at_ns is None else at_ns
+    most = min(request.max_output_tokens, OUTPUT)
+    return Request(request.id, client, at_ns, request.prompt, most)
+
+
+def spaced(limited: LimitedWait) -> Workload:
+    """The same requests, each client's as far apart as its limit of tokens a second says."""
+    due, jobs = dict.fromkeys(range(4), 0), []
+    for job in load().jobs:
+        client = job.request.client
+        jobs.append(Job(_of(job.request, client, due[client]), job.output_tokens))
+        due[client] += -(-job.request.prompt_tokens * 10**9 // limited.tokens_per_s)
+    return Workload("spaced", tuple(sorted(jobs, key=lambda job: job.request.arrival_ns)), CLIENTS)
+
+
+def bursts(limited: LimitedWait) -> Workload:
+    """All clients send what they may at once, again and again."""
+    period_ns = -(-PROMPT * 10**9 // limited.tokens_per_s)
+    requests = [
+        Request(4 * turn + c, c, turn * period_ns, Prompt(PROMPT), OUTPUT) for turn in range(6) for c in range(4)
+    ]
+    return Workload("bursts", tuple(Job(each, OUTPUT) for each in requests), CLIENTS)
+
+
+def machine_rows(name: str) -> Iterator[tuple[str, ...]]:
+    """The rows of a machine."""
+    latency = PRESETS[name]
+    memory = latency.kv_capacity_tokens
+    inside = {"quantum": "512", "max_running": "64"}
+    dear = worst_of(_policy("fcfs+in-batch", inside), latency).dear_outputs
+    inside["output_rate"] = f"{dear}"
+    for title, params, alone in (("fcfs+deficit", {}, False), ("vtc", {}, False), ("fcfs+in-batch", inside, True)):
+        policy = _policy(title, params)
+        worst = worst_of(policy, latency)
+        bound = (worst.with_nothing_in_flight or worst) if alone else worst
+
+        def waited(choice: dict[str, Any], policy: ComposedPolicy = policy, alone: bool = alone) -> int:
+            running = 64 if alone else RUNNING
+            world = worst_wait_world(memory, PROMPT, OUTPUT, running_max=running, others=3, **choice)
+            return max(waits_to_first_tokens(played(policy, world, latency), alone), default=0)
+
+        usual = max(waits_to_first_tokens(played(policy, load(), latency), alone), default=0)
+        said = f"{title}, nothing in flight" if alone else title
+        yield _row(name, memory, said, bound.theorem.id, bound.first_token_ns(), searched(waited), usual)
+    policy = _policy("vtc", {})
+    guarantee, limits = guaranteed(policy, latency)
+    limited = guarantee.limited_wait(4, limits, latency)
+    if limited is not None:
+        found = [max(_since_arrival(played(policy, make(limited), latency))) for make in (bursts, spaced)]
+        yield _row(name, memory, "any gate, arrivals limited", "T-limited", limited.first_token_ns, *found)
+
+
+def _policy(name: str, params: dict[str, str]) -> ComposedPolicy:
+    policy = with_parameters(local_policy(name), params)
+    assert isinstance(policy, ComposedPolicy)
+    return policy
+
+
+def _since_arrival(events: list[Event]) -> list[int]:
+    came = {event.request.id: event.time_ns for event in events if isinstance(event, Arrived)}
+    return [e.time_ns - came[e.request_id] for e in events if isinstance(e, Prefilled) and not e.remaining_tokens]
+
+
+def _row(name: str, memory: int, policy: str, by: str, promised: int, *found: int) -> tuple[str, ...]:
+    assert all(each <= promised for each in found), (name, policy, promised, found)
+    shares = (f"{each / 1e9:,.1f} s ({each / promised:.2f})" for each in found)
+    return name, f"{memory:,}", policy, by, f"{promised / 1e9:,.1f} s", *shares
+
+
+# --- the torch worker -------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -119,69 +245,6 @@ def served(policy: ComposedPolicy, world: Workload, bench: Workbench) -> list[Ev
     return events
 
 
-def preset_row(name: str, policy_name: str) -> Row:
-    """A preset, with the default parameters of a policy."""
-    latency, (prompt_tokens, output_tokens) = PRESETS[name], PRESETS_SHOWN[name]
-    policy, capacity = local_policy(policy_name), PRESETS[name].kv_capacity_tokens
-    assert isinstance(policy, ComposedPolicy)
-    worlds = [worst_wait_world(capacity, prompt_tokens, output_tokens, shorter=each) for each in SHORTER]
-    limits = limits_of(policy, capacity, prompt_tokens, output_tokens)
-    worst = policy.guarantee.worst_wait(worlds[0].clients, limits, latency)
-    assert worst is not None
-    return Row(name, policy_name, worst.first_token_ns(), max(simulated(policy, w, latency, capacity) for w in worlds))
-
-
-def alone_row(chosen: dict[str, str]) -> Row:
-    """Four clients inside the batch on an A100, one of which waits when its own requests have just ended."""
-    latency = PRESETS["llama-3.1-8b-a100"]
-    policy, capacity = with_parameters(local_policy("fcfs+in-batch"), chosen), latency.kv_capacity_tokens
-    assert isinstance(policy, ComposedPolicy)
-    limits = limits_of(policy, capacity, 8_192, 1_024)
-    outputs = 8_704 // (policy.gate.charging.rates.output * limits.running_max)
-    worlds = [
-        worst_wait_world(
-            capacity, 8_192, 1_024, running_max=limits.running_max, others=3, own_output_tokens=max(outputs + more, 1)
-        )
-        for more in (0, 1)
-    ]
-    worst = policy.guarantee.worst_wait(worlds[0].clients, limits, latency)
-    assert worst is not None
-    assert worst.with_nothing_in_flight is not None
-    name = ", ".join(("fcfs+in-batch", *(f"{key}={value}" for key, value in chosen.items())))
-    longest = 0
-    for world in worlds:
-        events = simulate_events(world, policy, ROUTERS["round-robin"], latency, kv_capacity_tokens=capacity)
-        last = world.jobs[-1].request
-        first_ns = last.arrival_ns + first_token_ns(events, last.id)
-        ended = (each.time_ns for each in events if isinstance(each, Finished) and each.client == last.client)
-        longest = max(longest, first_ns - max(each for each in ended if each < first_ns))
-    return Row("A100, 4 clients", name, worst.with_nothing_in_flight.first_token_ns(), longest)
-
-
-def limited_row(name: str) -> Row:
-    """Four clients on an A100 that keep to limits of arrivals, all of which send what they may at once."""
-    latency, policy = PRESETS["llama-3.1-8b-a100"], local_policy(name)
-    assert isinstance(policy, ComposedPolicy)
-    limits = limits_of(policy, latency.kv_capacity_tokens, 8_192, 1_024)
-    assert isinstance(policy.guarantee, GateGuarantee)
-    limited = policy.guarantee.limited_wait(4, limits, latency)
-    assert limited is not None
-    period_ns = -(-8_192 * 10**9 // limited.tokens_per_s)
-    requests = [
-        Request(4 * turn + client, client, turn * period_ns, Prompt(8_192), 1_024)
-        for turn in range(6)
-        for client in range(4)
-    ]
-    world = Workload(
-        "limited", tuple(Job(each, 1_024) for each in requests), tuple(Client(i, str(i)) for i in range(4))
-    )
-    events = simulate_events(
-        world, policy, ROUTERS["round-robin"], latency, kv_capacity_tokens=latency.kv_capacity_tokens
-    )
-    longest = max(first_token_ns(events, each.id) for each in requests)
-    return Row("A100, 4 clients", f"{name}, arrivals limited", limited.first_token_ns, longest)
-
-
 def torch_row(policy_name: str, bench: Workbench, latency: LatencyModel) -> Row:
     """The torch worker, the simulator with its latency model, and the monitor's word on the real run."""
     chosen = {"max_batched_tokens": TORCH_CHUNK, "max_running": TORCH.batch_max, "quantum": TORCH_QUANTUM}
@@ -209,39 +272,39 @@ def torch_row(policy_name: str, bench: Workbench, latency: LatencyModel) -> Row:
     )
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--preset", type=Path, help="the torch worker's latency model, from `fairsched calibrate --out`"
-    )
-    parser.add_argument("--repeats", type=int, default=2, help="runs of the calibration's grid (default: 2)")
-    parser.add_argument("--json", type=Path, help="write the rows")
-    arguments = parser.parse_args()
-    print("| machine | policy | proved | simulated | torch worker | slow steps | over |\n|---|---|---|---|---|---|---|")
-    rows: list[Row] = []
-
-    def shows(row: Row) -> None:
-        rows.append(row)
-        print(row.line(), flush=True)
-
-    for policy in POLICIES:
-        for name in PRESETS_SHOWN:
-            shows(preset_row(name, policy))
-    for chosen in ALONE:
-        shows(alone_row(chosen))
-    for name in ("fcfs+deficit", "vtc", "fcfs+in-batch"):
-        shows(limited_row(name))
+def torch_rows(preset: Path | None, repeats: int) -> Iterator[Row]:
+    """Calibrate or read, and serve."""
     bench = Workbench.load(TORCH, kv_capacity_tokens=TORCH_CAPACITY, chunk_max=TORCH_CHUNK, clock="thread")
-    if arguments.preset is None:
-        latency = calibrate(bench, POLICIES[0], repeats=arguments.repeats).latency
+    if preset is None:
+        latency = calibrate(bench, POLICIES[0], repeats=repeats).latency
     else:
-        latency = bench.latency_of(arguments.preset, POLICIES[0])
+        latency = bench.latency_of(preset, POLICIES[0])
     for policy in POLICIES:
-        shows(torch_row(policy, bench, latency))
-    if arguments.json is not None:
-        document: list[dict[str, Any]] = [attrs.asdict(row) for row in rows]
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+        yield torch_row(policy, bench, latency)
+
+
+def main() -> None:
+    """Write or print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--csv", type=Path, help="file that the table of simulated machines is written to")
+    kind.add_argument("--torch", action="store_true", help="serve with the torch worker")
+    parser.add_argument("--preset", type=Path, help="its latency model, from `fairsched calibrate --out`")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of the calibration's grid (default: 2)")
+    arguments = parser.parse_args()
+    if arguments.torch:
+        print(
+            "| machine | policy | proved | simulated | torch worker | slow steps | over |", "|---" * 7 + "|", sep="\n"
+        )
+        for row in torch_rows(arguments.preset, arguments.repeats):
+            print(row.line(), flush=True)
+        return
+    with arguments.csv.open("w") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(HEAD)
+        for name in MACHINES:
+            table.writerows(machine_rows(name))
+            file.flush()
 
 
 if __name__ == "__main__":

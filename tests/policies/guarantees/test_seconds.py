@@ -1,6 +1,5 @@
 """Waits in seconds: no run waits longer than its bound, the bound is near what can happen, and slow steps are seen."""
 
-from collections import defaultdict
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.simulation import simulate_events
-from fairsched.model.events import Admitted, Arrived, Cancelled, Event, Finished, Preempted, Prefilled, Rejected
+from fairsched.model.events import Arrived, Event, Finished, Prefilled
 from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.pricing import Rates
@@ -24,7 +23,7 @@ from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, parameters, with_parameters
 from fairsched.verify.conformance.strategies import workloads
-from tests.support.policies.worst_wait import worst_wait_world
+from tests.support.policies.worst_wait import waits_to_first_tokens, worst_wait_world
 
 CLIENTS = (Client(0, "f"), Client(1, "g"))
 SMALL = LatencyModel("small", "made up", 900, 13, 700, (DecodePiece(1, 1_000, 3, 11), DecodePiece(4, 800, 4, 17)), 40)
@@ -71,40 +70,6 @@ def spans(events: list[Event]) -> dict[int, tuple[int, int, int]]:
             case _:
                 pass
     return found
-
-
-def waits_alone(events: list[Event]) -> list[int]:
-    """How long each client waited with nothing in flight, until the first token of the request that ended it."""
-    queued: dict[int, set[int]] = defaultdict(set)
-    running: dict[int, set[int]] = defaultdict(set)
-    since: dict[int, int] = {}
-    entered: dict[int, int] = {}
-    waits = []
-    for event in events:
-        match event:
-            case Arrived(request=request):
-                client = request.client
-                queued[client].add(request.id)
-            case Preempted() | Admitted():
-                client, out = event.client, isinstance(event, Preempted)
-                if not out and client in since:
-                    entered[event.request_id] = since.pop(client)
-                (running if out else queued)[client].discard(event.request_id)
-                (queued if out else running)[client].add(event.request_id)
-            case Finished() | Cancelled() | Rejected():
-                client = event.client
-                queued[client].discard(event.request_id)
-                running[client].discard(event.request_id)
-            case Prefilled(remaining_tokens=0) if event.request_id in entered:
-                waits.append(event.time_ns - entered.pop(event.request_id))
-                continue
-            case _:
-                continue
-        if not queued[client] or running[client]:
-            since.pop(client, None)
-        else:
-            since.setdefault(client, event.time_ns)
-    return waits
 
 
 @pytest.mark.parametrize("name", ["fcfs+deficit", "fcfs+in-batch", "fcfs+bands", "fcfs+hierarchical", "vtc"])
@@ -155,9 +120,12 @@ def test_no_run_waits_longer_than_its_bound(
     report = watched(policy, workload.clients, limits, SMALL, events)
     refunds = report.assumptions["NothingRefunded"].violated
     alone = worst.with_nothing_in_flight
-    assert refunds or alone is None or max(waits_alone(events), default=0) <= alone.first_token_ns()
+    assert (
+        refunds or alone is None or max(waits_to_first_tokens(events, alone=True), default=0) <= alone.first_token_ns()
+    )
     assert report.wait is not None
     assert refunds or not report.wait_violations
+    assert refunds or max(waits_to_first_tokens(events), default=0) <= worst.first_token_ns()
     assert report.assumptions["StepsInTime"].violated == 0
     assert refunds or report.assumptions["CapacityFloor"].violated == 0
     assert report.unexplained is None
@@ -224,7 +192,8 @@ def test_the_bound_of_a_client_with_nothing_in_flight_is_within_a_factor_of_thre
     assert worst.with_nothing_in_flight is not None
     bound_ns = worst.with_nothing_in_flight.first_token_ns()
     assert bound_ns < 10**10
-    assert bound_ns / 3 < max(waits_alone(played(policy, workload, A100, capacity))) <= bound_ns
+    waits = waits_to_first_tokens(played(policy, workload, A100, capacity), alone=True)
+    assert bound_ns / 3 < max(waits) <= bound_ns
 
 
 @pytest.mark.parametrize("factor", [2, 50])
