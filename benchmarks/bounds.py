@@ -153,7 +153,7 @@ def run(machine: str, name: str, gate: str, seed: int, workload: Workload, rate:
     trace = events.whole()
     charged = charges(trace, run_charging(policy, workload.clients) or Charging())
     found, most = Outcomes(workload, trace).measures(None), int(service(charged, len(workload.clients)).max())
-    bound = policy.gate.service_gap_bound(workload.clients, limits) or 0
+    bound = policy.guarantee.service_gap_bound(workload.clients, limits) or 0
     said = None if elastic is None else elastic.report()
     return Row(
         machine,

@@ -3,10 +3,7 @@
 python docs/plots/draw.py
 """
 
-import re
-from io import StringIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import matplotlib as mpl
@@ -14,10 +11,8 @@ import matplotlib as mpl
 mpl.use("svg")
 
 import matplotlib.pyplot as plt
-from rich.console import CONSOLE_SVG_FORMAT
 
-from fairsched.engines.analysis import Run, open_console, run_charging
-from fairsched.engines.analysis.audit import audit_log, print_audit
+from fairsched.engines.analysis import Run, run_charging
 from fairsched.engines.simulation import Cluster, RunSpec, compare, simulate_events
 from fairsched.engines.simulation.runs import run_one
 from fairsched.engines.workloads import generate
@@ -116,22 +111,6 @@ def draw_sweep() -> None:
     save("quantum")
 
 
-def draw_audit() -> None:
-    """What `fairsched audit` prints in a terminal of 80 columns, of a run in which one client floods another."""
-    with TemporaryDirectory() as folder:
-        compare(generate("demo"), ["lpm"], logs=Path(folder))
-        (log,) = Path(folder).glob("*.jsonl")
-        found = audit_log([log.rename(Path(folder, "run.jsonl"))])
-    console = open_console(StringIO(), 80)
-    console.record = True
-    print_audit(found, console)
-    # rich would have the page fetch a font.
-    form = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("Fira Code, ", "")
-    picture = console.export_svg(title="fairsched audit run.jsonl", code_format=form, unique_id="audit")
-    (FOLDER / "audit.svg").write_text(picture)
-    print(FOLDER / "audit.svg")
-
-
 def of(workload: Any, name: str, params: dict[str, str]) -> Run:
     """One policy over a workload, on the default worker."""
     run = RunSpec(with_parameters(LOCAL_POLICIES[name], params), name, params, ROUTERS["round-robin"])
@@ -155,4 +134,3 @@ if __name__ == "__main__":
     draw_ce1()
     draw_showcase()
     draw_sweep()
-    draw_audit()

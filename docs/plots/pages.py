@@ -85,13 +85,12 @@ def save(picture: Image.Image, name: str) -> None:
 
 
 def main() -> None:
-    """Draw the pages of an audit and of a comparison, as a laptop and a phone show them."""
+    """Draw the pages of an audit and of a comparison, as a laptop shows them."""
     with TemporaryDirectory() as folder:
         log = Path(folder, "access.jsonl")
         access_log(log)
         audit = write_audit(Path(folder, "audit"), audit_log(log), "fairsched audit access.jsonl --report out/audit")
         save(photograph(audit, 1280, 1150), "audit-page")
-        save(photograph(audit, 400, 1150), "audit-phone")
         compared = fs.compare(generate("showcase"), command="fairsched compare showcase --report out/report")
         save(photograph(compared.report(Path(folder, "compare")), 1280, 1250), "report")
 

@@ -8,7 +8,7 @@ Needs the `cli` extra (jinja2, matplotlib) or the `frame` extra (pyarrow), impor
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -22,7 +22,7 @@ from fairsched.engines.analysis.audit.text import basis, verdict
 from fairsched.engines.analysis.explained import Explanation, explain
 from fairsched.engines.analysis.figures import count, shortened, time
 from fairsched.engines.analysis.outcomes import EventTables
-from fairsched.engines.analysis.series import POINTS_MAX, cumulative, thinned
+from fairsched.engines.analysis.series import cumulative, thinned
 from fairsched.engines.logs import LogReader
 from fairsched.engines.logs.access import UNKNOWN, Ending
 from fairsched.model.service import Ints, Table, Tables
@@ -104,22 +104,20 @@ def explained(audit: Audit, waits: Sequence[LongWait]) -> dict[int, Explanation]
     return found
 
 
-_BINS = 240
 _WAITS_SHOWN = 5
-_ROWS_SHOWN = _STARVED_SHOWN = 16
+_STARVED_SHOWN = 16
 _BARS_MAX = 2_000
 _LEAST_NS = 10**6
 """Shorter waits are drawn as one of a millisecond."""
 
 
-def plots(audit: Audit) -> list[report.Plot]:
-    """Return the plots, in the order in which they are read; none where no client was served."""
+def courses(audit: Audit) -> list[report.Part]:
+    """Return the player and the plots, in the order in which they are read; none where no client was served."""
     if not audit.evidence.charged["position"].size or audit.evidence.last_ns <= audit.evidence.origin_ns:
         return []
     shown = _shown(audit)
-    found = [_service(audit, shown), _waiting(audit, shown), _gained(audit, shown), _gap(audit)]
-    found += [_waits(audit, shown), _starved(audit)]
-    return [plot for plot in found if plot is not None]
+    drawn = [_waits(audit, shown), _starved(audit)]
+    return [_played(audit, shown), *(report.plot_part(plot) for plot in drawn if plot is not None)]
 
 
 def _shown(audit: Audit) -> tuple[int, ...]:
@@ -132,7 +130,7 @@ def _shown(audit: Audit) -> tuple[int, ...]:
         found += [gap.ahead, gap.behind, *audit.gainers()[:2], *list(audit.starved)[:2], *audit.losers()[:2]]
         found += _most(clients, lambda client: client.wait_us.p99 or 0)[:2]
     found += _most(clients, lambda client: client.service)
-    return tuple(dict.fromkeys(each for each in found if each is not None))[: text.CLIENTS_SHOWN]
+    return tuple(dict.fromkeys(each for each in found if each is not None))[: len(report.COLOURS)]
 
 
 def _most(clients: Sequence[ClientFindings], of: Callable[[ClientFindings], float]) -> list[int]:
@@ -150,147 +148,42 @@ def _keys(audit: Audit, shown: Sequence[int]) -> list[report.Key]:
     return report.client_keys([audit.who(client) for client in shown], len(audit.clients) - len(shown))
 
 
-def _lines(
-    audit: Audit,
-    shown: Sequence[int],
-    seconds: npt.NDArray[np.float64],
-    values: npt.NDArray[Any],
-    name: str,
-    heading: str,
-    caption: str,
-    ylabel: str,
-    zero: bool = True,
-) -> report.Plot:
-    """Return a line for each client over time; `values[k, i]` is what belongs to shown[i] at seconds[k]."""
-
-    axis = _axis(audit)
-
-    def picture(figure: "Figure") -> None:
-        axes = figure.subplots()
-        for i in reversed(range(len(shown))):
-            axes.plot(seconds, values[:, i], **report.line_style(i))
-        axes.yaxis.set_major_formatter(report.cost_tick)
-        if zero:
-            axes.set_ylim(bottom=0)
-        else:
-            axes.axhline(0, color=report.GREY, linewidth=0.8)
-        axes.set(xlim=(0, axis.span_s), xlabel=axis.label(), ylabel=ylabel)
-        axis.put_on([axes])
-
-    if len(audit.clients) > len(report.COLOURS):
-        caption += " In colour: the clients of the findings above, then those with the most service."
-    return report.drawn(name, heading, caption, 3.8, picture, _keys(audit, shown))
-
-
-def _service(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
-    evidence = audit.evidence
-    charged, span = evidence.charged, evidence.last_ns - evidence.origin_ns
-    time_ns = np.maximum(charged["time_ns"] - evidence.origin_ns, 0)
-    seconds, received = cumulative(time_ns, charged["client"], evidence.costs(), shown, span)
-    return _lines(
-        audit,
-        shown,
-        seconds,
-        received,
-        "service",
-        "Service of each client over time",
-        "Lines that stay together while all want more are fair; one that pulls away takes more than its share, and a "
-        "flat one starves or asks for nothing: the next plot tells which.",
-        "service, cost units",
+def _played(audit: Audit, shown: tuple[int, ...]) -> report.Part:
+    """Return the part that plays what each client waited for, got and gained, and how the largest gap grew."""
+    evidence, gap, division = audit.evidence, audit.bounded_gap, audit.shares
+    calls, charged, span = evidence.calls, evidence.charged, evidence.last_ns - evidence.origin_ns
+    seconds, received = cumulative(
+        np.maximum(charged["time_ns"] - evidence.origin_ns, 0), charged["client"], evidence.costs(), shown, span
     )
-
-
-def _waiting(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
-    """Return a row for each client, as high as it has requests waiting: lines on one axis would hide each other."""
-    evidence = audit.evidence
-    calls, axis, span = evidence.calls, _axis(audit), evidence.last_ns - evidence.origin_ns
-    edges = evidence.origin_ns + np.linspace(0, span, _BINS + 1)
-    rows = shown[:_ROWS_SHOWN]
-    over, courses = calls.left_ns, []
-    for client in rows:
-        mine = calls.client == client
-        came = np.sort(calls.arrival_ns[mine])
-        left = np.sort(over[mine & (over != UNKNOWN)])
-        courses.append(np.searchsorted(came, edges, side="right") - np.searchsorted(left, edges, side="right"))
-    most = max(1, *(int(course.max()) for course in courses))
-
-    def picture(figure: "Figure") -> None:
-        axes = figure.subplots()
-        seconds = (edges - evidence.origin_ns) / 1e9
-        for place, course in enumerate(courses):
-            style = report.line_style(place)
-            foot = len(rows) - 1 - place
-            axes.fill_between(seconds, foot, foot + 0.92 * course / most, step="post", color=style["color"], alpha=0.8)
-        names = [shortened(audit.who(client), report.LABEL) for client in reversed(rows)]
-        axes.set_yticks(range(len(rows)), names, va="bottom")
-        axes.set(xlim=(0, axis.span_s), ylim=(-0.05, len(rows)), xlabel=axis.label())
-        axis.put_on([axes])
-
-    hidden = len(audit.clients) - len(rows)
-    return report.drawn(
-        "waiting",
-        "Requests that wait",
-        f"The height of a row is how many requests of the client wait, up to {most:,} at a time. A client wants more "
-        "than it gets as long as it has some; one with a high row and flat service starves."
-        + (f" {hidden:,} clients are not drawn." if hidden > 0 else ""),
-        0.9 + 0.42 * len(rows),
-        picture,
+    at = (seconds * 1e9).round().astype(np.int64)
+    waiting = []
+    for client in shown:
+        mine, left = calls.client == client, calls.left_ns
+        ends = (calls.arrival_ns[mine], left[mine & (left != UNKNOWN)])
+        came, gone = (np.searchsorted(np.sort(each - evidence.origin_ns), at, side="right") for each in ends)
+        waiting.append(came - gone)
+    lead = np.vstack((np.zeros((1, len(shown))), division.lead[:, list(shown)])).round().astype(np.int64)
+    grown = None
+    caption = (
+        "A client whose requests wait while its service stays flat starves. The fair share is what a client would have "
+        "by then, had all that was served been divided by weight among those who asked: who is ahead of it made others "
+        "wait."
     )
-
-
-def _gained(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
-    division = audit.shares
-    course = division.lead[:, list(shown)]
-    count = len(course)
-    kept = np.unique(np.linspace(0, count - 1, min(count, POINTS_MAX)).round().astype(np.int64))
-    values = np.vstack((np.zeros((1, len(shown))), course[kept]))
-    span_s = (audit.evidence.last_ns - audit.evidence.origin_ns) / 1e9
-    seconds = np.minimum(np.concatenate(([0.0], (kept + 1) * (division.window_ns / 1e9))), span_s)
-    return _lines(
-        audit,
-        shown,
-        seconds,
-        values,
-        "gained",
-        "Service beyond the fair share",
-        "How far each client is ahead of (or behind) what it would have by then if all that was served had been "
-        "divided by weight among those who asked. Who is ahead made others wait; when all is served, all are even.",
-        "cost units ahead of the fair share",
-        zero=False,
-    )
-
-
-def _gap(audit: Audit) -> report.Plot | None:
-    gap, bound = audit.bounded_gap, audit.evidence.bound
-    if gap.ahead is None:
-        return None
-    axis, stop = _axis(audit), (audit.evidence.last_ns - audit.evidence.origin_ns) / 1e9
-    progress = thinned(gap.progress)
-
-    def picture(figure: "Figure") -> None:
-        axes = figure.subplots()
-        seconds = (progress[:, 0] - audit.evidence.origin_ns) / 1e9
-        axes.step([0, *seconds, stop], [0, *progress[:, 1], gap.cost], where="post", color=report.COLOURS[0])
-        if bound is not None:
-            axes.axhline(bound, **{"color": report.COLOURS[1]} | report.DOTTED)
-        axes.set(ylim=(0, 1.08 * max(gap.cost, bound or 0, 1)), xlim=(0, stop))
-        axes.yaxis.set_major_formatter(report.cost_tick)
-        axes.set(xlabel=axis.label(), ylabel="largest gap so far, cost units")
-        axis.put_on([axes])
-
-    assert gap.behind is not None
-    keys = [report.Key(f"gap: {count(gap.cost)}", {"color": report.COLOURS[0]})]
-    if bound is not None:
-        keys.append(report.Key(f"bound: {count(bound)}", {"color": report.COLOURS[1]} | report.DOTTED))
-    return report.drawn(
-        "gap",
-        "The largest service gap" + (" against its bound" if bound is not None else ""),
-        f"How the gap between {audit.who(gap.ahead)} and {audit.who(gap.behind)} grew while both waited. A policy with "
-        "a bound keeps it below (dotted); without one it may grow as long as both want more than they get.",
-        3.2,
-        picture,
-        keys,
-    )
+    if gap.ahead is not None and gap.behind is not None:
+        between = f"{audit.who(gap.ahead)} and {audit.who(gap.behind)}"
+        caption += f" The gap is between {between} while both waited: a policy with a bound keeps it below (dotted)."
+        times = gap.progress[:, 0] - evidence.origin_ns
+        grown = np.concatenate(([0], gap.progress[:, 1]))[np.searchsorted(times, at, side="right")]
+    if more := len(audit.clients) - len(shown):
+        caption += f" The clients of the findings and those with the most service are drawn, {more:,} are not."
+    measures = {
+        "waiting requests": np.array(waiting).T,
+        "service, cost units": received,
+        "cost units ahead of the fair share": lead[np.minimum(at // division.window_ns, len(lead) - 1)],
+    }
+    said = [evidence.clock.at(evidence.origin_ns + ns) if evidence.clock.wall else "" for ns in at.tolist()]
+    course = report.Samples("the log", seconds, measures, grown, evidence.bound, said)
+    return report.played("What each client had over time", caption, [audit.who(each) for each in shown], [course])
 
 
 def _waits(audit: Audit, shown: tuple[int, ...]) -> report.Plot:
@@ -370,7 +263,7 @@ def page_of(audit: Audit, command: str) -> report.Page:
         ],
         tone="bad" if audit.starved or audit.within_bound is False else "",
         parts=[
-            *map(report.plot_part, plots(audit)),
+            *courses(audit),
             *(report.Part(heading, [report.Sentences([f"{line}." for line in lines])]) for heading, lines in found),
             report.Part("Clients", [report.Table(columns, clients, more), report.Sentences(text.LEGEND, True)]),
             *(

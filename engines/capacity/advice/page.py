@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairsched.engines.analysis import report, share, summary, time
-from fairsched.engines.analysis.audit import LEGEND, audit_plots, audit_scope
+from fairsched.engines.analysis.audit import LEGEND, audit_courses, audit_scope
 from fairsched.engines.capacity.advice.advice import Advice, names, next_steps
 from fairsched.engines.capacity.advice.configuration import gateway_toml, vllm_toml
 from fairsched.engines.capacity.advice.effects import Effects
@@ -26,7 +26,6 @@ _STYLES: tuple[dict[str, Any], ...] = (
     {"color": report.COLOURS[2]},
 )
 """The stretch as it was logged, as it is today, and with the gate."""
-_FROM_THE_AUDIT = ("Requests that wait", "When clients starved")
 
 
 def write_advice(directory: Path, advice: Advice, command: str) -> Path:
@@ -50,7 +49,7 @@ def page_of(advice: Advice, command: str) -> report.Page:
         ]
     if advice.fit is not None:
         parts += [report.Part("The machine that was fitted", [report.Sentences(advice.fit.sentences())])]
-    parts += [report.plot_part(plot) for plot in audit_plots(advice.audit) if plot.title in _FROM_THE_AUDIT]
+    parts += audit_courses(advice.audit)
     parts += [report.Part("What to do", [report.Sentences(next_steps(advice)), *_files(advice)])]
     tone = {"gate": "bad", "capacity": "bad", "unknown": "", "leave": "good"}[advice.verdict]
     return report.Page(

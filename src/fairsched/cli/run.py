@@ -148,6 +148,9 @@ def run(words: Sequence[str]) -> int:
     """Run one command; returns the exit status."""
     if words in ([], ["--help"], ["-h"]):
         return _overview()
+    if words == ["--version"]:
+        print(_version())
+        return 0
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A name that the terminal cannot show is shown as an escape, and stops nothing.

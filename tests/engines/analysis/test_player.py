@@ -16,12 +16,14 @@ import pytest
 
 from fairsched.cli import main
 from fairsched.engines.analysis import Comparison
+from fairsched.engines.analysis.audit import audit_log, write_audit
 from fairsched.engines.analysis.report import Page
 from fairsched.engines.conformance import SCENARIOS, CheckedScenario, ScenarioLimits
 from fairsched.engines.conformance.script import HeardAnswer, Record
 from fairsched.engines.simulation import compare
 from fairsched.engines.workloads import generate
 from tests.engines.analysis.test_pages import chromium
+from tests.support.access_logs import Line, write
 
 WIDTHS = (400, 1280)
 KB = 1_000
@@ -124,7 +126,7 @@ def comparison() -> Comparison:
 
 @pytest.fixture(scope="module")
 def pages(comparison: Comparison, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A comparison, a counterexample, and a gateway that serves first come first."""
+    """An audit, a comparison, a counterexample, and a gateway that serves first come first."""
     folder = tmp_path_factory.mktemp("pages")
     assert main(["verify", "--replay", str(COUNTEREXAMPLE), "--report", str(folder / "counterexample")]) == 0
     limits, scenario = ScenarioLimits.of(4), SCENARIOS["weights"]
@@ -135,7 +137,10 @@ def pages(comparison: Comparison, tmp_path_factory: pytest.TempPathFactory) -> d
     record = Record(script, journal, {number: HeardAnswer(200, done=1) for number in script.calls}, True)
     checked = CheckedScenario(scenario, scenario.judge(record, limits), script, record)
     assert checked.verdict.result == "fails"
+    lines = [Line(f"client-{i % 3}", 1_000 * i, 20_000, 900, 50 + i, 20) for i in range(60)]
+    log = write(folder / "access.jsonl", lines)
     return {
+        "audit": write_audit(folder / "audit", audit_log(log), "fairsched audit"),
         "comparison": comparison.report(folder / "comparison"),
         "counterexample": folder / "counterexample" / "index.html",
         "conform": Page("A gateway", ["It fails."], [checked.played(limits)]).write(folder / "conform"),
@@ -194,7 +199,7 @@ def test_what_is_shown_is_the_run_s_own(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["comparison", "counterexample", "conform"])
+@pytest.mark.parametrize("name", ["audit", "comparison", "counterexample", "conform"])
 def test_each_page_plays_in_its_window(name: str, width: int, pages: dict[str, Path], tmp_path: Path) -> None:
     """Without an error, without a page wider than its window, with other values at the end than at the start, and in
     less than 400 kB that fetch nothing."""

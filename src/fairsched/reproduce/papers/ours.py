@@ -152,7 +152,7 @@ def short_prefixes(on: Platform, seed: int) -> Figures:
     platform=Platform(A100, 4),
     setting="as row 80, on machines on which no factor was fitted: S1 at 20 a second, and loogle at its own rate",
     claims=tuple(claim for cell in OTHER for claim in _holds(cell)),
-    note="as row 80. The runs are too short for a bound to bind on so much memory",
+    note="as row 80. The runs are too short for the rule's bound to bind on so much memory",
     seconds=6,
 )
 def other_machines(on: Platform, seed: int) -> Figures:
