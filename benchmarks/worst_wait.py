@@ -59,7 +59,7 @@ MACHINES = (
     *("llama-3-70b-h100-tp2", "llama-3.2-3b-a10g", "llama-3.1-8b-a100"),
     *("llama-3-70b-fp8-h100-tp4", "llama-2-70b-h100"),
 )
-PROMPT, OUTPUT, RUNNING, REQUESTS = 8_192, 1_024, 256, 400
+PROMPT, OUTPUT, RUNNING, INSIDE, REQUESTS = 8_192, 1_024, 256, 64, 400
 CLIENTS = tuple(Client(i, f"{i}") for i in range(4))
 HEAD = ("machine", "KV tokens", "policy", "said by", "promised", "worst found", "p100 of a load")
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -136,32 +136,50 @@ def bursts(limited: LimitedWait) -> Workload:
     return Workload("bursts", tuple(Job(each, OUTPUT) for each in requests), CLIENTS)
 
 
+def unlimited(latency: LatencyModel) -> Iterator[tuple[str, ComposedPolicy, WorstWait, bool]]:
+    """What is promised whatever comes: a title, the policy, its bound, and whether the client has nothing in flight."""
+    for name in ("fcfs+deficit", "vtc"):
+        yield name, _policy(name, {}), worst_of(_policy(name, {}), latency), False
+    inside = {"quantum": "512", "max_running": f"{INSIDE}"}
+    inside["output_rate"] = f"{worst_of(_policy('fcfs+in-batch', inside), latency).dear_outputs}"
+    policy = _policy("fcfs+in-batch", inside)
+    worst = worst_of(policy, latency)
+    yield "fcfs+in-batch, nothing in flight", policy, worst.with_nothing_in_flight or worst, True
+
+
+def limited(latency: LatencyModel) -> LimitedWait | None:
+    """What is promised under limits of arrivals, whatever the gate."""
+    guarantee, limits = guaranteed(_policy("vtc", {}), latency)
+    return guarantee.limited_wait(len(CLIENTS), limits, latency)
+
+
+def promises(latency: LatencyModel) -> Iterator[tuple[str, str, int]]:
+    """By policy, the theorem and nanoseconds, as in the table."""
+    for title, _, bound, _ in unlimited(latency):
+        yield title, bound.theorem.id, bound.first_token_ns()
+    if (limits := limited(latency)) is not None:
+        yield "any gate, arrivals limited", "T-limited", limits.first_token_ns
+
+
 def machine_rows(name: str) -> Iterator[tuple[str, ...]]:
     """The rows of a machine."""
     latency = PRESETS[name]
-    memory = latency.kv_capacity_tokens
-    inside = {"quantum": "512", "max_running": "64"}
-    dear = worst_of(_policy("fcfs+in-batch", inside), latency).dear_outputs
-    inside["output_rate"] = f"{dear}"
-    for title, params, alone in (("fcfs+deficit", {}, False), ("vtc", {}, False), ("fcfs+in-batch", inside, True)):
-        policy = _policy(title, params)
-        worst = worst_of(policy, latency)
-        bound = (worst.with_nothing_in_flight or worst) if alone else worst
+    memory, found = latency.kv_capacity_tokens, []
+    for _, policy, _, alone in unlimited(latency):
 
         def waited(choice: dict[str, Any], policy: ComposedPolicy = policy, alone: bool = alone) -> int:
-            running = 64 if alone else RUNNING
+            running = INSIDE if alone else RUNNING
             world = worst_wait_world(memory, PROMPT, OUTPUT, running_max=running, others=3, **choice)
             return max(waits_to_first_tokens(played(policy, world, latency), alone), default=0)
 
         usual = max(waits_to_first_tokens(played(policy, load(), latency), alone), default=0)
-        said = f"{title}, nothing in flight" if alone else title
-        yield _row(name, memory, said, bound.theorem.id, bound.first_token_ns(), searched(waited), usual)
-    policy = _policy("vtc", {})
-    guarantee, limits = guaranteed(policy, latency)
-    limited = guarantee.limited_wait(4, limits, latency)
-    if limited is not None:
-        found = [max(_since_arrival(played(policy, make(limited), latency))) for make in (bursts, spaced)]
-        yield _row(name, memory, "any gate, arrivals limited", "T-limited", limited.first_token_ns, *found)
+        found.append((searched(waited), usual))
+    if (limits := limited(latency)) is not None:
+        worlds = (bursts(limits), spaced(limits))
+        worst, usual = (max(_since_arrival(played(_policy("vtc", {}), world, latency))) for world in worlds)
+        found.append((worst, usual))
+    for (policy_name, by, promised), each in zip(promises(latency), found, strict=True):
+        yield name, f"{memory:,}", policy_name, by, f"{promised / 1e9:,.1f} s", *_shares(promised, each)
 
 
 def _policy(name: str, params: dict[str, str]) -> ComposedPolicy:
@@ -175,10 +193,10 @@ def _since_arrival(events: list[Event]) -> list[int]:
     return [e.time_ns - came[e.request_id] for e in events if isinstance(e, Prefilled) and not e.remaining_tokens]
 
 
-def _row(name: str, memory: int, policy: str, by: str, promised: int, *found: int) -> tuple[str, ...]:
-    assert all(each <= promised for each in found), (name, policy, promised, found)
-    shares = (f"{each / 1e9:,.1f} s ({each / promised:.2f})" for each in found)
-    return name, f"{memory:,}", policy, by, f"{promised / 1e9:,.1f} s", *shares
+def _shares(promised: int, found: tuple[int, ...]) -> Iterator[str]:
+    for each in found:
+        assert each <= promised, (promised, found)
+        yield f"{each / 1e9:,.1f} s ({each / promised:.2f})"
 
 
 # --- the torch worker -------------------------------------------------------------------------------------------------
@@ -250,7 +268,7 @@ def torch_row(policy_name: str, bench: Workbench, latency: LatencyModel) -> Row:
     chosen = {"max_batched_tokens": TORCH_CHUNK, "max_running": TORCH.batch_max, "quantum": TORCH_QUANTUM}
     policy = with_parameters(local_policy(policy_name), {key: str(value) for key, value in chosen.items()})
     assert isinstance(policy, ComposedPolicy)
-    more = {"running_max": TORCH.batch_max, "block_tokens": TORCH.page_tokens}
+    more: dict[str, Any] = {"running_max": TORCH.batch_max, "block_tokens": TORCH.page_tokens}
     worlds = {
         each: worst_wait_world(TORCH_CAPACITY, TORCH_PROMPT, TORCH_OUTPUT, shorter=each, **more) for each in SHORTER
     }

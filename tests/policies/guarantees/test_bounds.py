@@ -388,8 +388,10 @@ def test_inside_the_batch_a_wait_rests_on_what_is_there() -> None:
     promise = of(InBatchGate()).promise(two, small, LATENCY)
     assert promise.wait_theorems == ("T-wait-paused",)
     assert {theorem.id for theorem in promise.theorems} >= {"T-refills", "T-paused-cost", "D-pause-lag"}
-    assert promise.worst_wait is not None
-    assert promise.worst_wait.completion_ns() is None
+    worst = of(InBatchGate()).worst_wait(two, small, LATENCY)
+    assert worst == promise.worst_wait
+    assert worst is not None
+    assert worst.completion_ns() is None
     assert of(InBatchGate()).worst_wait(clients([1, 2]), small, LATENCY) is None
     for gate in (InBatchGate(in_flight_cap_tokens=30), Another()):
         assert of(gate).worst_wait(two, small, LATENCY) is None
