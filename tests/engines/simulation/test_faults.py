@@ -72,14 +72,7 @@ def test_the_checks_can_fail(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(fails(fault_world(seed)) for seed in range(100))
 
 
-WAITED = (
-    "a leap whose first step waited until KV had left the worker: no event tells that, and the wait is spread over it"
-)
-
-
-@pytest.mark.parametrize(
-    "seed", [pytest.param(10, marks=pytest.mark.xfail(reason=WAITED)), *(seed for seed in range(30) if seed != 10)]
-)
+@pytest.mark.parametrize("seed", range(30))
 def test_phases_add_up_whatever_fails(seed: int) -> None:
     """Times in phases and between tokens are those reckoned event by event, also where KV moves and workers fail."""
     world = _unpiped(fault_world(seed))
