@@ -177,9 +177,10 @@ class SimulatedWorker:
     def start(self, plan: StepPlan, leap: bool, now_ns: int) -> int:
         """Execute a plan that has begun, for as many steps as it is valid or for one; returns when they end.
 
+        The first step after a standstill is no leap: no event tells the standstill, and one would spread it over all.
         Transfers to and from the host overlap with the computation; a step is over when both are.
         """
-        state = self.state
+        state, leap = self.state, leap and self.plan is not None
         self.plan, self.start_ns = plan, now_ns
         self.execution += 1
         if state.host is not NO_HOST and state.host.moves:

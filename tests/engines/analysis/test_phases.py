@@ -23,6 +23,10 @@ def outcomes(workload: Workload, simulator: Simulator, events: list[ev.Event]) -
     return Outcomes(workload, collected.whole(), [worker.latency for worker in simulator.workers])
 
 
+LEAVES = ev.Paused | ev.Arrived | ev.Preempted | ev.Migrated | ev.Finished | ev.Cancelled | ev.Rejected
+"""What takes a request out of the batch."""
+
+
 def request_of(event: ev.Event) -> int | None:
     """The request that an event is about, if it is about one."""
     return event.request.id if isinstance(event, ev.Arrived) else getattr(event, "request_id", None)
@@ -79,10 +83,7 @@ def gaps_by_hand(events: list[ev.Event]) -> tuple[Counter[tuple[int, int]], dict
             client_of[event.request_id] = event.client
         elif isinstance(event, ev.Resumed):
             batches[event.worker][event.request_id] = event.client
-        elif (
-            isinstance(event, ev.Paused | ev.Arrived | ev.Preempted | ev.Migrated | ev.Finished | ev.Cancelled)
-            and of is not None
-        ):
+        elif isinstance(event, LEAVES) and of is not None:
             for batch in batches.values():
                 batch.pop(of, None)
     gaps = Counter(
