@@ -28,7 +28,7 @@ from fairsched.model.algebra import EXACT, Algebra, ExactVector
 from fairsched.model.request import Client
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED, Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates import EVENTS, KernelGate, Returns
+from fairsched.policies.gates import EVENTS, KernelGate, Returns, parameters, place_of
 from fairsched.verify import events
 from fairsched.verify import logic as v
 from fairsched.verify.events import PROVED, fast_claims
@@ -286,27 +286,52 @@ def _check(gate: type[FairGate]) -> None:
             f"{gate.__name__}: no claim here is about {', '.join(unproved)}, which a `KernelGate` may have"
         )
     if beside := undeclared(gate):
-        raise ValueError(
-            f"{gate.__name__}: {', '.join(beside)} is no part of a declaration, and would run beside what is proved: "
-            "write it as a kernel, or leave it out"
-        )
+        raise ValueError(f"{gate.__name__}: {', '.join(beside)} is no part of a declaration, and would run beside it")
     taken = {*_OWN, *"xrUfgpdo", "score", "ready", "lot", "charge", "charges", "amount", "idle"}
     names = (*gate.state, *gate.constants, *gate.per_weight, *gate.over_weight, *(f"{name}0" for name in gate.state))
     for name in names:
         if name in taken or names.count(name) > 1:
-            raise ValueError(f"{gate.__name__}: the name {name!r} has a meaning already")
+            raise ValueError(f"{gate.__name__}: the name {name!r} has a meaning already: take another")
+    _check_said(gate, {*names, *taken})
+    if not gate.breaches():
+        _check_kinds(gate)
+
+
+def _check_said(gate: type[FairGate], names: set[str]) -> None:
+    """Refuse what is said of a gate, in clauses and promises, if a proof and a run could read it differently."""
     if unknown := sorted({*gate.not_promised} - {*_OF_AUTHORS}):
         raise ValueError(f"{gate.__name__}: not_promised {', '.join(unknown)}: it is of {', '.join(_OF_AUTHORS)}")
     if gate.promises and not gate.kernels("decode"):
         raise ValueError(f"{gate.__name__}: a gate that promises charges outputs: write a kernel `decode`")
-    said = (*gate.always, *gate.promises, *(each for promise in gate.promises for each in promise.during))
-    if odd := {type(each).__name__ for each in said if type(each) not in (Clause, Promise)}:
+    clauses = (*gate.always, *(each for promise in gate.promises for each in promise.during))
+    if odd := {type(each).__name__ for each in (*clauses, *gate.promises) if type(each) not in (Clause, Promise)}:
         raise ValueError(f"{gate.__name__}: {', '.join(sorted(odd))} is neither a Clause nor a Promise")
     of_promises = [f for each in gate.promises for f in (each.formula, each.most, each.shares) if f is not None]
-    clauses = [clause.holds for clause in (*gate.always, *(each for p in gate.promises for each in p.during))]
-    for formula in (*clauses, *of_promises):
-        if found := next(v.formula_breaches(formula, {*names, *taken}), None):
+    for formula in (*(clause.holds for clause in clauses), *of_promises):
+        if found := next(v.formula_breaches(formula, names), None):
             raise ValueError(f"{gate.__name__}: {found}")
+    for clause in clauses:
+        if clause.points != len(inspect.signature(clause.holds).parameters) - 2:
+            raise ValueError(f"{place_of(clause.holds)}: a clause about clients i, j says so: Clause(..., points=2)")
+
+
+def _check_kinds(gate: type[FairGate]) -> None:
+    """Refuse a kernel that returns something else than a vector of numbers, or than the client to let in."""
+    for name, kernel in gate.kernels("decode").items() if gate.sparse else ():
+        if parameters(kernel) != (name, "charge"):
+            raise ValueError(f"{place_of(kernel)} asks for more than {name} and charge: leave out `sparse`")
+    o, of_gate = v.Z3Algebra(), events.declared(gate)
+    kinds = {**dict.fromkeys((*gate.state, *gate.per_weight, *gate.over_weight, "charges"), v.VECTOR), **of_gate.seen}
+    kinds |= {**dict.fromkeys((*gate.constants, "charge"), v.SCALAR), "queued": v.MASK, "last": v.POINT, "p": v.POINT}
+    w = World(**{name: o.symbol(name, kind, False) for name, kind in kinds.items()})
+    for event in EVENTS:
+        charge = w.charges if event == "decode" else w.charge
+        for name, made in of_gate.run(event, o, w, charge=charge).items():
+            if not isinstance(made, v.Value) or not made.vector or made.boolean:
+                place = place_of(gate.kernels(event)[name])
+                raise ValueError(f"{place} does not return the vector {name}, a number for each client")
+    if not isinstance(of_gate.choice(o, w), v.Point):
+        raise ValueError(f"{place_of(gate.choose)} does not return a client: write o.argmax or o.argmin")
 
 
 def undeclared(kind: type, proved: type = FairGate) -> list[str]:
@@ -333,8 +358,20 @@ def undeclared(kind: type, proved: type = FairGate) -> list[str]:
             else:
                 allowed = type(value) in _PLAIN if name in DATA else _is_made_for(value)
             if not allowed:
-                found.append(f"{each.__name__}.{name}")
+                found.append(f"{each.__name__}.{name}{_advice(name, value, name in kernels)}")
     return found
+
+
+def _advice(name: str, value: object, is_kernel: bool) -> str:
+    """Return where a member is that is no part of a declaration, and what to write instead."""
+    function = getattr(value, "__func__", value)
+    place = place_of(function).partition(" (")[2][:-1] + ": " if inspect.isfunction(function) else ""
+    if name in DATA:
+        return " (plain values only, and of several a tuple)"
+    if is_kernel:
+        return f" ({place}write @staticmethod before it)"
+    known = "kernels are choose, join, admit, decode and refill, closed forms stand in `fast`"
+    return f" ({place}{known if place else 'the library has that name: take another'})"
 
 
 def ships(kind: type) -> bool:

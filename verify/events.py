@@ -121,7 +121,7 @@ class Declared:
         try:
             return call(kernel, known | also, o)
         except v.KernelError as error:
-            raise v.KernelError(f"{v.line_of(error, kernel)}: {error}") from None
+            raise ValueError(f"{v.line_of(error, kernel)}: {error}") from None
 
     def run(self, event: str, o: Algebra, w: v.World, **also: Any) -> dict[str, Any]:
         return {name: self.call(kernel, o, w, **also) for name, kernel in self.kernels[event].items()}

@@ -13,6 +13,7 @@ from fairsched.policies.gates.authoring import (
     KernelGate,
     call,
     parameters,
+    place_of,
 )
 from fairsched.policies.gates.bands import BAND_INT64, PERCENT, BandGate
 from fairsched.policies.gates.base import (
@@ -64,5 +65,5 @@ __all__ = [
     "KernelAdmissions", "KernelFault", "KernelGate", "LeaseError", "LeasedDeficits", "LeasedGate", "LeasedTree",
     "OpenGate", "PrintedDeficitGate", "Renewal", "Renewed", "Returns", "SharedAccount", "Terms", "bands", "call",
     "counter", "credit_ledger", "decode_charge_max", "deficit", "hierarchical", "in_batch", "interpreter", "leased",
-    "left", "on_lease", "parameters", "prefill_charge_max", "renewed", "shared"
+    "left", "on_lease", "parameters", "place_of", "prefill_charge_max", "renewed", "shared"
 ]  # fmt: skip

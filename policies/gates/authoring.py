@@ -75,6 +75,12 @@ def common(vector: Ints) -> Ints | int:
     return one if same[same.argmin()] else vector
 
 
+def place_of(function: Kernel) -> str:
+    """Return the function's name, file and line."""
+    code = function.__code__
+    return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+
+
 @cache
 def parameters(kernel: Kernel) -> tuple[str, ...]:
     """Return what a kernel asks for, after its algebra."""
@@ -85,7 +91,10 @@ def call(kernel: Kernel, seen: Mapping[str, Any], o: Algebra = NUMPY) -> Any:
     """Return what the kernel makes of what its parameters name."""
     unknown = [name for name in parameters(kernel) if name not in seen]
     if unknown:
-        raise ValueError(f"{kernel.__qualname__} asks for {', '.join(unknown)}, which a gate does not know then")
+        raise ValueError(
+            f"{place_of(kernel)} asks for {', '.join(unknown)}, which a gate does not know then: it knows "
+            f"{', '.join(sorted(seen))}"
+        )
     return kernel(o, *[seen[name] for name in parameters(kernel)])
 
 
@@ -388,6 +397,9 @@ _STANDS_FOR = {
 def _check_names(gate: "type[KernelGate]") -> None:
     """Raise `ValueError` for a closed form of nothing, and for a kernel of which it is not said which vector it
     changes."""
+    for name in ("state", "constants", "per_weight", "over_weight"):
+        if isinstance(said := getattr(gate, name), str):
+            raise ValueError(f"{gate.__name__}.{name} is a tuple of names: write ({said!r},)")
     known = {"choose", "due", "stays", "leads", *(f"refill_{name}" for name in gate.state)}
     if unknown := sorted(gate.fast.keys() - known):
         raise ValueError(f"{gate.__name__}: fast {', '.join(unknown)}: there are only {', '.join(sorted(known))}")

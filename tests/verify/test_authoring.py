@@ -1,5 +1,6 @@
 """What an author writes: one class or one composition, proved or refuted by the same command as what ships."""
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -467,3 +468,135 @@ def test_a_mistake_is_named(gate: type[FairGate], problem: str) -> None:
     with pytest.raises(ValueError, match=problem) as error:
         [prove(claim) for claim in gate.claims()]
     assert gate.__name__ in str(error.value)
+
+
+class Divides(Allowance):
+    """Charges half."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+        return q - charge / 2
+
+
+class Decays(Allowance):
+    """Halves a debt."""
+
+    @staticmethod
+    def refill(o: Algebra, q: Vector, queued: Mask, allowance: Scalar) -> Vector:
+        return o.where(queued & (q <= 0), q // 2 + allowance, q)
+
+
+class Branches(Allowance):
+    """Asks a vector whether it is true."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+        if charge > 0:
+            return q - charge
+        return q
+
+
+class CountsFractions(Allowance):
+    """Charges a token and a half."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+        return q - charge - 1.5
+
+
+class MisnamesCharges(Allowance):
+    """Asks for what there is not."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, cost: Vector) -> Vector:
+        return q - cost
+
+
+class Remembers(Allowance):
+    """Has a list that all calls share."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, charge: Vector, seen: Any = []) -> Vector:  # noqa: B006
+        return q - charge
+
+
+class ReturnsTruth(Allowance):
+    """Returns whether, not how much."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+        return q > charge
+
+
+class ReturnsNothing(Allowance):
+    """Computes and forgets."""
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:
+        q - charge
+
+
+class HearsOfEnds(Allowance):
+    """Has a kernel of an event that no gate is told of."""
+
+    @staticmethod
+    def finish(o: Algebra, q: Vector, p: Point) -> Vector:
+        return o.put(q, p, 0)
+
+
+class IsAMethod(Allowance):
+    """Forgets that a kernel is no method."""
+
+    def decode(o: Algebra, q: Vector, charge: Vector) -> Vector:  # type: ignore[override]
+        return q - charge
+
+
+class SaysOfTwo(Allowance):
+    """Speaks of a client and of another."""
+
+    always = (Clause("in order", lambda o, w, i: w.q <= o.pick(w.q, i, 0)),)
+
+
+class SaysHalf(Allowance):
+    """Promises half of it."""
+
+    promises = (attrs.evolve(Allowance.gap, most=lambda o, w: w.allowance / 2),)
+
+
+class IsNotSparse(Allowance):
+    """Has a charge that depends on more."""
+
+    sparse = True
+
+    @staticmethod
+    def decode(o: Algebra, q: Vector, queued: Mask, charge: Vector) -> Vector:  # type: ignore[override]
+        return o.where(queued, q - charge, q)
+
+
+@pytest.mark.parametrize(
+    ("gate", "instead"),
+    [
+        (Divides, "multiply the other side of the comparison instead"),
+        (Decays, "let a number fade by a fixed part at each refill"),
+        (Branches, "write o.where(m, a, b)"),
+        (CountsFractions, "count in a smaller unit"),
+        (MisnamesCharges, "it knows allowance, charge"),
+        (Remembers, "has no defaults"),
+        (ReturnsTruth, "does not return the vector q, a number for each client"),
+        (ReturnsNothing, "begin the line with return"),
+        (HearsOfEnds, "kernels are choose, join, admit, decode and refill"),
+        (IsAMethod, "write @staticmethod before it"),
+        (SaysOfTwo, "Clause(..., points=2)"),
+        (SaysHalf, "multiply the other side of the comparison instead"),
+        (IsNotSparse, "leave out `sparse`"),
+    ],
+)
+def test_a_mistake_is_told_by_the_authors_line_and_what_to_write_instead(gate: type[FairGate], instead: str) -> None:
+    """Not by a line of this library, in which the mistake was met."""
+    try:
+        said = " ".join(str(getattr(prove(claim), "reason", "")) for claim in gate.claims())
+    except ValueError as error:
+        said = str(error)
+    lines, first = inspect.getsourcelines(gate)
+    assert any(f"{__file__}:{line}" in said for line in range(first, first + len(lines)))
+    assert instead in said

@@ -107,21 +107,23 @@ class _Reader:
         if self.definition is None:
             yield f"{self.kernel.__qualname__}: a kernel is a plain function"
             return
+        code = self.kernel.__code__
+        where = f"{self.kernel.__qualname__} ({code.co_filename}:{{}})"
         if not self.definition.args.args or self.definition.args.args[0].arg != "o":
-            yield f"{self.kernel.__qualname__}: a kernel's first argument is its algebra, o"
+            yield f"{where.format(code.co_firstlineno)}: a kernel's first argument is its algebra, o"
             return
         for problem in _unread(self.kernel):
-            yield f"{self.kernel.__qualname__}: {problem}"
+            yield f"{where.format(code.co_firstlineno)}: {problem}"
         self.known = {argument.arg for argument in self.definition.args.args}
         self.consumed: set[str] = set()
         for node, problem in (each for statement in self.definition.body for each in self._statement(statement)):
-            line = self.kernel.__code__.co_firstlineno + node.lineno - 1
-            yield f"{self.kernel.__qualname__} ({self.kernel.__code__.co_filename}:{line}): {problem}"
+            yield f"{where.format(code.co_firstlineno + node.lineno - 1)}: {problem}"
 
     def _statement(self, statement: ast.stmt) -> Breaches:
         value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
         if value is None:
-            yield statement, f"{type(statement).__name__} is control flow or an effect; a kernel assigns and returns"
+            kind = type(statement).__name__
+            yield statement, f"{kind} is control flow or an effect; a kernel assigns and returns{_instead(statement)}"
             return
         yield from self._expression(value)
         yield from _read_after_update(value)
@@ -182,11 +184,16 @@ _INSTEAD = {
     ast.IfExp: ": write o.where(m, a, b)",
     ast.BoolOp: ": write & and |",
     ast.Subscript: ": write o.pick(v, p, default)",
+    ast.If: ": write o.where(m, a, b)",
+    ast.Expr: ": begin the line with return",
+    ast.NotEq: ": write (a < b) | (a > b)",
+    ast.Constant: ": numbers are whole; count in a smaller unit",
+    ast.Tuple: ": a kernel returns one vector; with several there is a kernel for each, such as admit_q",
 }
 """What to write for what the words do not have."""
 
 
-def _instead(node: ast.expr) -> str:
+def _instead(node: ast.expr | ast.stmt) -> str:
     signs = [getattr(node, "op", node), *getattr(node, "ops", ())]
     return next((_INSTEAD[kind] for kind in map(type, [*signs, node]) if kind in _INSTEAD), "")
 
@@ -219,6 +226,11 @@ def _read_after_update(value: ast.expr) -> Breaches:
                 yield node, f"{vector.id} is read beside the bump or put that consumes it"
 
 
+_NO_WORDS = {
+    **dict.fromkeys(("/", "//", "%"), _INSTEAD[ast.Div]),
+    **dict.fromkeys(("*", "**"), _INSTEAD[ast.Mult]),
+    **dict.fromkeys(("==", "!="), ": write same(a, b)"),
+}
 _EFFECTS = ("JUMP", "STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "FORMAT", "IS_OP", "CONTAINS_OP", "IMPORT", "YIELD")
 
 
@@ -249,6 +261,8 @@ def formula_breaches(formula: Kernel, names: Container[str]) -> Iterator[str]:
                     yield f"{where}: {each.argval} is no formula; a formula names what is in its world"
             elif each.opname in ("LOAD_ATTR", "LOAD_METHOD") and each.argval not in names and each.argval not in WORDS:
                 yield f"{where}: .{each.argval} is neither in the world nor a word of the algebra"
+            elif each.argrepr in _NO_WORDS and each.opname in ("BINARY_OP", "COMPARE_OP"):
+                yield f"{where}: a formula has no {each.argrepr}{_NO_WORDS[each.argrepr]}"
             elif any(part in each.opname for part in _EFFECTS):
                 yield f"{where}: a formula is one expression; it does not branch and changes nothing"
                 break
