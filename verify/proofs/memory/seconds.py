@@ -331,22 +331,20 @@ def paused_cost(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
 
 @arithmetic(
     seconds.T_COUNTED_COST,
-    ("n", "U", "R_f", "W_f", "W_g", "each", "back", "others"),
+    ("n", "U", "R_f", "left", "W_g", "back", "others"),
     *at_least(1, "U"),
     Condition(lambda w: w.n >= 2),
     Condition(lambda w: w.back <= 0, NOTHING_REFUNDED),
-    Condition(lambda w: (w.W_f <= w.R_f + w.back) & (w.R_f <= w.U)),
-    Condition(lambda w: w.each == w.W_f + 2 * w.U - w.R_f),
-    Condition(lambda w: (w.W_g <= w.each) & (w.others <= (w.n - 2) * w.each)),
+    Condition(lambda w: (w.left + w.back >= 0) & (w.R_f <= w.U)),
+    Condition(lambda w: (w.W_g <= 2 * w.U - w.left) & (w.others <= (w.n - 2) * (2 * w.U - w.left))),
     attained=lambda: (3 * 7, sum(seconds.counted_costs(2, 7))),
 )
 def counted_cost(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
-    """While f is not let in it is charged W_f, for what was in flight, R_f; by V-4.9-worker g is charged W_g, at most
-    `each`, and n - 2 others together `others`."""
+    """While f is not let in it is charged for what was in flight, R_f, all but `left`; by V-4.9-worker, which says that
+    W_g - W_f is at most 2U - R_f, g is charged W_g, and n - 2 others together `others`."""
     return {
-        "each at most that": w.each <= 2 * w.U,
-        "all others": (w.n - 2) * (2 * w.U - w.each) >= 0,
-        "in all": w.W_f + w.others + w.W_g <= sum(functions.counted_costs(w.n, w.U)),
+        "what is left spares others": (w.n - 2) * w.left >= 0,
+        "in all": w.R_f - w.left + w.others + w.W_g <= sum(functions.counted_costs(w.n, w.U)),
     }
 
 
@@ -399,7 +397,7 @@ def window(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
         "the delay": w.a * made.delay_ns >= SECOND_NS * w.of,
         "the rate": w.a * (until - made.delay_ns + 1) > SECOND_NS * w.W,
         "less than a nanosecond more": w.a * (w.t - until - 1) < 0,
-        "in time": w.t <= until,
+        "in time": w.t < until + 1,
     }
 
 
