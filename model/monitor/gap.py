@@ -133,8 +133,8 @@ class Lags(_Grown):
         self._columns: dict[int, int] = {}
         self._names = [-1]
         self._waiting: list[int] = []
-        self._service = np.zeros(1, dtype=np.int64)
-        self._floor = np.zeros((0, 1), dtype=np.int64)
+        self._service = np.zeros(len(self._names), dtype=np.int64)
+        self._floor = np.zeros((len(self._waiting), len(self._names)), dtype=np.int64)
 
     def _column(self, client: int) -> int | None:
         column = self._columns.get(client)
@@ -184,8 +184,8 @@ class Lags(_Grown):
         n, service = len(self._waiting), self._service
         if not columns or not n:
             return _NONE
-        for client in clients:
-            row = self._rows.get(client)
+        rows = [self._rows.get(client) for client in clients]
+        for row in rows:
             if row is not None:
                 floor = self._floor[row]
                 np.minimum(floor, service - service[self._waiting[row]], out=floor)
@@ -196,8 +196,7 @@ class Lags(_Grown):
         lag = lead - floors
         # A refund to a waiting client raises all others' lead over it: then all columns of its row have changed.
         found = self._most(lag, list(range(n)), columns, time_ns)
-        for client, amount in zip(clients, amounts, strict=True):
-            row = self._rows.get(client)
+        for row, amount in zip(rows, amounts, strict=True):
             if amount < 0 and row is not None:
                 whole = service - service[self._waiting[row]] - self._floor[row]
                 refunded = self._most(whole[None, :], [row], list(range(len(service))), time_ns)
@@ -219,8 +218,9 @@ class GapWatch:
     cost units of multiplier 1), and `widening` the most by which that widens the bounds between any two clients.
     """
 
-    def __init__(self, promise: Promise, worker: int, measured: bool) -> None:
-        self.promise = promise
+    promise: Promise
+
+    def __init__(self, worker: int, measured: bool) -> None:
         self.pairs, self.lags = PairGaps(), Lags()
         self._both: tuple[PairGaps | Lags, ...] = (self.pairs, self.lags) if measured else ()
         self._worker = worker

@@ -140,7 +140,7 @@ class WaitWatch:
         self._leaves(event.request_id)
         self._running[event.request_id] = _Running(event.client, event.time_ns, event.extend_tokens, generated)
         waiting = self._waiting.get(event.client)
-        if waiting is not None and waiting.requests:
+        if waiting is not None:
             self._begin(waiting, event.time_ns)
 
     def _begin(self, waiting: _Waiting, time_ns: int) -> None:
@@ -148,12 +148,13 @@ class WaitWatch:
 
     def _let_in(self, event: ev.Admitted) -> None:
         worst = self.promise.worst_wait
-        assert worst is not None
         waiting, client = self._waiting[event.client], event.client
         span = event.time_ns - waiting.since_ns
         charged = self._watch.total - waiting.charged
         if span > self.longest.cost:
             self.longest = Largest(span, client, None, event.time_ns)
+        if worst is None:
+            return
         if span > worst.curve.time_ns(charged):
             text = f"client {client} waited {span} ns, and {charged} cost units were charged to all meanwhile"
             self._watch.breach(CAPACITY_FLOOR, event.time_ns, text)
@@ -210,7 +211,7 @@ class Monitor:
         self._promise = promise
         self.worker = worker
         self._measured = gaps
-        self._gaps = GapWatch(promise, worker, gaps)
+        self._gaps = GapWatch(worker, gaps)
         self._watch = watch = AssumptionWatch(promise, worker, gate is not None, self._gaps)
         self._waits = WaitWatch(promise, worker, watch) if promise.worst_wait is not None else None
         self._gate = None if gate is None else gate.observe
@@ -221,7 +222,7 @@ class Monitor:
         self._weights = dict(enumerate(promise.weights))
         self._lowest = dict(self._weights)
         self._kinds = set(promise.weights) | {1}
-        self._groups = {client: groups for client, groups in enumerate(promise.groups) if groups}
+        self._groups = dict(enumerate(promise.groups))
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.WorkerJoined: watch.joined,
             ev.Arrived: self._arrived,
@@ -255,8 +256,8 @@ class Monitor:
                     broken = PAUSES_OBEYED if kind is ev.Decoded else GATE_RESPECTED
                     watch.breach(broken, event.time_ns, refusal)
             handler = handlers.get(kind)
+            self._now_ns = event.time_ns
             if handler is not None:
-                self._now_ns = event.time_ns
                 if self._reweighted_ns is not None and kind not in _CHARGES_NOTHING:
                     self._reweigh()
                 if waits is not None and kind in KINDS:

@@ -53,13 +53,15 @@ def queues(events: list[Event]) -> list[dict[tuple[int, int], set[int]]]:
     waiting: dict[tuple[int, int], set[int]] = {}
     before = []
     for event in events:
+        if isinstance(event, ev.WorkerLeft):
+            waiting = {key: ids for key, ids in waiting.items() if key[0] != event.worker}
         before.append({key: set(ids) for key, ids in waiting.items() if ids})
         match event:
             case ev.Arrived(worker=worker, request=request):
                 waiting.setdefault((worker, request.client), set()).add(request.id)
             case ev.Preempted(worker=worker, client=client, request_id=request_id):
                 waiting.setdefault((worker, client), set()).add(request_id)
-            case ev.Admitted() | ev.Cancelled() | ev.Rejected():
+            case ev.Admitted() | ev.Cancelled() | ev.Migrated() | ev.Rejected():
                 waiting.get((event.worker, event.client), set()).discard(event.request_id)
     return before
 
@@ -80,9 +82,9 @@ def ledger(events: list[Event], charging: Charging) -> list[dict[tuple[int, int]
                 change = event.extend_tokens - extend[event.request_id]
                 extend[event.request_id] = event.extend_tokens
                 row[event.worker, event.client] = rates.input * change if charging.input == "extend" else 0
-            case ev.Cancelled():
+            case ev.Cancelled() | ev.Migrated():
                 row[event.worker, event.client] = -rates.input * event.uncomputed_tokens
-            case ev.Decoded():
+            case ev.Decoded() | ev.Held():
                 for client, tokens in zip(event.clients, event.tokens, strict=True):
                     row[event.worker, client] = rates.output * tokens
         multipliers = charging.multipliers or (1,) * CLIENTS
@@ -115,7 +117,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
     owner: dict[int, tuple[int, int]] = {}
     for _ in range(draw(st.integers(0, 60))):
         time += draw(st.integers(0, 3))
-        kind = draw(st.sampled_from(["arrive", "arrive", "admit", "admit", "decode", "other"]))
+        kind = draw(st.sampled_from(["arrive", "arrive", "admit", "admit", "decode", "decode", "other", "other"]))
         if kind == "arrive":
             request = len(where)
             worker, client = draw(st.integers(0, 1)), draw(st.integers(0, CLIENTS - 1))
@@ -129,7 +131,15 @@ def runs(draw: st.DrawFn) -> list[Event]:
         elif kind == "decode":
             worker = draw(st.integers(0, 1))
             tokens = draw(st.dictionaries(st.integers(0, CLIENTS - 1), st.integers(1, 9), min_size=1))
-            events.append(decoded(time, tokens, worker))
+            event = decoded(time, tokens, worker)
+            match draw(st.integers(0, 7)):
+                case 0:
+                    events.append(ev.Held(time, worker, event.clients, event.tokens))
+                case 1:
+                    events.append(ev.WorkerLeft(time, worker))
+                    where |= {request: "gone" for request, (at, _) in owner.items() if at == worker}
+                case _:
+                    events.append(event)
         else:
             state = "waits" if kind == "admit" else draw(st.sampled_from(["waits", "runs"]))
             chosen = [request for request, now in where.items() if now == state]
@@ -149,15 +159,16 @@ def _move(
         if draw(st.booleans()):
             events.append(ev.Settled(time, worker, request, client, draw(st.integers(1, 9))))
         return events
+    leaves = draw(st.sampled_from([ev.Cancelled, ev.Migrated]))
     if state == "waits":
         where[request] = "gone"
-        return [ev.Cancelled(time, worker, request, client, False, 0, 0)]
+        return [leaves(time, worker, request, client, False, 0, 0)]
     if draw(st.booleans()):
         where[request] = "waits"
         return [ev.Preempted(time, worker, request, client, 1, 0)]
     where[request] = "gone"
     uncomputed = draw(st.integers(0, 4))
-    return [ev.Cancelled(time, worker, request, client, True, uncomputed, 0)]
+    return [leaves(time, worker, request, client, True, uncomputed, 0)]
 
 
 CHARGINGS = st.builds(

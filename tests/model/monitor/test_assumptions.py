@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairsched.model import events as ev
 from fairsched.model import theorem as th
 from fairsched.model.monitor import Monitor, Promise
-from fairsched.model.monitor.guarantee import BoundBreach
+from fairsched.model.monitor.guarantee import BoundBreach, Largest
 from fairsched.model.pricing import Rates, charged_tokens, multipliers
 from fairsched.model.request import Groups, Prompt, Request
 from fairsched.model.service import Charging, ServiceCurve
@@ -368,7 +368,7 @@ def runs(  # noqa: C901  (one case a kind)
                 "worker",
                 "weigh",
             ],
-            [9, 9, 3, 3, 7, 1, 2, 2, 2, 2, 0.5, weighs],
+            [9, 9, 3, 7, 7, 1, 2, 3, 2, 2, 0.5, weighs],
         )[0]
         some = tuple(sorted(random.sample(range(CLIENTS), random.randint(1, CLIENTS))))
         tokens = tuple(random.randint(1, 3) for _ in some)
@@ -392,8 +392,11 @@ def runs(  # noqa: C901  (one case a kind)
         elif kind == "hold":
             yield ev.Held(time, 0, some, tokens)
         elif kind == "worker":
-            if random.random() < 0.5:
+            which = random.choice("dhl")
+            if which == "d":
                 yield ev.WorkerDraining(time, 0)
+            elif which == "h":
+                yield ev.HostLost(time, 0)
             else:
                 yield ev.WorkerLeft(time, 0)
                 lost |= {*queued, *running}
@@ -411,7 +414,8 @@ def runs(  # noqa: C901  (one case a kind)
             request_id = random.choice([*running])
             if random.random() < 0.2:
                 ids += 1
-                request_id = random.choice([*queued, ids]) if kind in ("settle", "prefill") else ids
+                request_id = random.choice([*queued, *lost, ids] if kind in ("settle", "prefill") else [*lost, ids])
+                lost -= {request_id}
             client, extend = running.get(request_id, (0, 0))
             of = (time, 0, request_id, client)
             generated[request_id] += random.randint(0, 3)
@@ -421,6 +425,7 @@ def runs(  # noqa: C901  (one case a kind)
                 yield ev.Prefilled(*of, random.randint(1, 5), random.choice([0, 0, 2]))
             else:
                 running.pop(request_id, None)
+                lost |= {request_id} if kind != "preempt" else set()
                 if kind == "preempt":
                     queued[request_id] = client
                     yield ev.Preempted(*of, generated[request_id], 0)
@@ -469,7 +474,8 @@ def test_assumptions_are_those_of_the_run_written_out(random: Random) -> None:
     """Of any run under any promise the monitor counts each breach of each assumption, and keeps the first; what it
     does not watch it names."""
     held, check = promises(random), random.choice([None, Check()])
-    written, monitor, events = WrittenOut(held), Monitor(held, check), list(runs(random))
+    held, measured = attrs.evolve(held, gap_bound=0, lag_bound=0), random.random() < 0.5
+    written, monitor, events = WrittenOut(held), Monitor(held, check, gaps=measured), list(runs(random))
     if held.charging.rates.input > held.charging.rates.output:
         written.broken.append(("WeightsOrdered", 0, 0))
     for position, event in enumerate(events):
@@ -478,7 +484,11 @@ def test_assumptions_are_those_of_the_run_written_out(random: Random) -> None:
             written.broken.append((name, event.time_ns, position))
         monitor.observe(event)
         written.observe(position, event)
-    findings, counts = monitor.report().assumptions, Counter(name for name, _, _ in written.broken)
+    report = monitor.report()
+    assert (report.gap is None, report.lag is None) == (not measured, not measured)
+    assert measured or report.bound_violations == 0
+    assert report.events == len(events)
+    findings, counts = report.assumptions, Counter(name for name, _, _ in written.broken)
     firsts = {name: (time, position) for name, time, position in reversed(written.broken)}
     blind = {each.name for each in unwatched(held, written.capacity, check is not None)} - firsts.keys()
     for name, found in findings.items():
@@ -504,7 +514,8 @@ def test_gaps_are_those_of_the_run_written_out(random: Random, gap_bound: int, l
     begun = attrs.evolve(held, reweighted=reweighted if known else None)
     written, monitor, course, weights = WrittenOut(held), Monitor(begun), Course(), [1] * CLIENTS
     judged = True
-    largest, violations = [0, 0], [0, 0]
+    largest, violations, before = [0, 0], [0, 0], [Largest(), Largest()]
+    firsts: list[BoundBreach | None] = [None, None]
     for position, event in enumerate(runs(random, 60, 0.7)):
         course.waited.append(written.waiting())
         monitor.observe(event)
@@ -520,18 +531,25 @@ def test_gaps_are_those_of_the_run_written_out(random: Random, gap_bound: int, l
             assert found is not None
             over = judged and cost > bound
             violations[i] += over
+            if cost <= largest[i]:
+                assert found == before[i]
+            before[i] = found
             named = [found] * (cost > largest[i]) + [first] * (over and violations[i] == 1)
             largest[i] = max(largest[i], cost)
             assert found.cost == largest[i]
             for each in named:
                 assert each is not None
                 assert each.ahead is not None
+                assert each.ahead in range(-1, CLIENTS)
                 assert each.behind is not None
                 assert (each.time_ns, each.cost) == (event.time_ns, cost)
                 assert (course.gap, course.lag)[i](each.ahead, each.behind) == cost
                 assert max(course.leads(each.ahead, each.behind, each.behind, each.ahead)) == 0 or i == 1
-            if first is not None and named[1:] == [first]:
+            if over and violations[i] == 1:
+                firsts[i] = first
+                assert first is not None
                 assert (first.position, first.bound) == (position, bound)
+            assert first == firsts[i]
         assert [report.gap_violations, report.lag_violations] == violations
 
 
@@ -542,11 +560,12 @@ class Worst:
     curve: ServiceCurve
     admission_ns: int
     token_ns: int
+    waits: bool
     pauses: bool
 
-    def prefill_ns(self, extend_tokens: int) -> int:
+    def prefill_ns(self, extend_tokens: int) -> int | None:
         """Return the time to the first token."""
-        return extend_tokens * self.token_ns
+        return None if self.waits else extend_tokens * self.token_ns
 
     def decode_ns(self, output_tokens: int) -> int | None:
         """Return the time to the last token."""
@@ -559,31 +578,33 @@ def test_waits_are_those_of_the_run_written_out(random: Random) -> None:
     """Each admission of a client that waited ends a wait, which began when the client had joined, was let in last, or
     weights had changed; it is held to the bound and the service curve, and the request's tokens to the steps' times."""
     curve = ServiceCurve(random.randint(0, 4), 2, random.randint(1, 3))
-    worst: Any = Worst(curve, random.randint(3, 12), random.randint(0, 3), random.random() < 0.3)
+    worst: Any = Worst(curve, random.randint(3, 12), random.randint(0, 2), random.random() < 0.3, random.random() < 0.3)
     held = attrs.evolve(promises(random), worst_wait=worst, wait_theorems=("T",))
     held = attrs.evolve(held, charging=attrs.evolve(held.charging, multipliers=()))
-    begun = attrs.evolve(held, reweighted=lambda *now: begun)
+    # Of a client of weight 3 no wait is bounded.
+    begun = attrs.evolve(held, reweighted=lambda now, *_: attrs.evolve(begun, worst_wait=None if 3 in now else worst))
     written, monitor = WrittenOut(held), Monitor(begun)
     since, weights = dict[int, tuple[int, int]](), [1] * CLIENTS
     admitted, first_ns = dict[int, tuple[int, int, int]](), dict[int, int]()
     waits, over, slow = [(0, 0, 0)], list[BoundBreach](), Counter[str]()
     for position, event in enumerate(runs(random, 100, 0.7)):
-        waited, total, now = written.waiting(), written.total, event.time_ns
+        waited, total, now, judged = written.waiting(), written.total, event.time_ns, 3 not in weights
         match event:
             case ev.Admitted(request_id=request_id, client=client):
                 known = written.requests.get(request_id)
                 if known is not None and known.queued:
                     span, charged = now - since[client][0], total - since[client][1]
                     waits.append((span, -position, client))
-                    slow["CapacityFloor"] += span > curve.time_ns(charged)
-                    if span > worst.admission_ns:
+                    slow["CapacityFloor"] += judged and span > curve.time_ns(charged)
+                    if judged and span > worst.admission_ns:
                         over.append(BoundBreach(now, 0, position, client, client, span, worst.admission_ns))
                 first_ns.pop(request_id, None)
                 admitted[request_id] = now, event.extend_tokens, known.before if known else 0
-            case ev.Prefilled(request_id=request_id, remaining_tokens=0) if written.runs(request_id):
+            case ev.Prefilled(request_id=request_id, remaining_tokens=0) if judged and written.runs(request_id):
                 first_ns[request_id] = now
-                slow["StepsInTime"] += now - admitted[request_id][0] > worst.prefill_ns(admitted[request_id][1])
-            case ev.Finished(request_id=request_id) if request_id in first_ns:
+                most = worst.prefill_ns(admitted[request_id][1])
+                slow["StepsInTime"] += most is not None and now - admitted[request_id][0] > most
+            case ev.Finished(request_id=request_id) if judged and written.runs(request_id) and request_id in first_ns:
                 most = worst.decode_ns(event.output_tokens - admitted[request_id][2])
                 slow["StepsInTime"] += most is not None and now - first_ns[request_id] > most
             case ev.Preempted() | ev.Cancelled() | ev.Migrated():
@@ -602,10 +623,12 @@ def test_waits_are_those_of_the_run_written_out(random: Random) -> None:
     assert report.wait is not None
     assert (report.wait.cost, report.wait.ahead if longest else client) == (longest, client)
     assert (report.wait_violations, report.first_wait) == (len(over), over[0] if over else None)
-    assert (report.wait_bound_ns, report.wait_theorems) == (worst.admission_ns, ("T",))
+    bound = None if 3 in weights else worst.admission_ns
+    assert (report.wait_bound_ns, report.wait_theorems) == (bound, ("T",))
     counts = slow + Counter(name for name, _, _ in written.broken)
-    for name in ("CapacityFloor", "StepsInTime"):
-        assert (name, report.assumptions[name].violated) == (name, counts[name])
+    for name, floor in (("CapacityFloor", held.capacity_floor), ("StepsInTime", None)):
+        expected = counts[name] or (0 if bound is not None or floor is not None else None)
+        assert (name, report.assumptions[name].violated) == (name, expected)
     assert report.bound_violations == len(over)
     assert monitor._watch.total == written.total
 
@@ -613,20 +636,23 @@ def test_waits_are_those_of_the_run_written_out(random: Random) -> None:
 @given(
     st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from([(), (("a", 1),), (("b", 1),)])), max_size=12
-    )
+    ),
+    st.sampled_from([(2, 3), (2, 2), (1, 1)]),
 )
-def test_a_promise_is_made_anew_for_weights_and_groups_as_they_are(changes: list[tuple[int, int, Groups]]) -> None:
+def test_a_promise_is_made_anew_for_weights_and_groups_as_they_are(
+    changes: list[tuple[int, int, Groups]], begun: tuple[int, int]
+) -> None:
     """Whatever clients come or are configured, the promise is asked for with each one's weight, the lowest that it had,
     and its groups; a client that nothing was said of has a weight of 1."""
-    asked: list[tuple[Any, ...]] = [((2, 3), (2, 3), ((("g", 1),), ()))]
+    asked: list[tuple[Any, ...]] = [(begun, begun, ((("g", 1),), ()))]
 
     def reweighted(*now: Any) -> Promise:
         asked.append(now)
         return held
 
-    held = Promise(Charging(), (2, 3), (), groups=((("g", 1),),), reweighted=reweighted)
+    held = Promise(Charging(), begun, (), groups=((("g", 1),),), reweighted=reweighted)
     monitor = Monitor(held)
-    weights, lowest = {0: 2, 1: 3}, {0: 2, 1: 3}
+    weights, lowest, kinds = dict(enumerate(begun)), dict(enumerate(begun)), {*begun, 1}
     groups: defaultdict[int, Groups] = defaultdict(tuple, {0: (("g", 1),)})
     groups_before = groups.copy()
     for time, (client, weight, within) in enumerate(changes):
@@ -636,10 +662,11 @@ def test_a_promise_is_made_anew_for_weights_and_groups_as_they_are(changes: list
         else:
             monitor.observe(ev.Arrived(time, 0, Request(time, client, time, Prompt(3), 3)))
         told = weight and (weights.get(client, 1), groups_before[client]) != (weight, groups[client])
-        if told or not weight:
+        if told or (not weight and len(kinds) > 1):
             for each in range(len(weights), client + 1):
                 weights[each] = lowest[each] = 1
         if told:
+            kinds.add(weight)
             weights[client], lowest[client] = weight, min(lowest[client], weight)
         groups_before = groups.copy()
         assert monitor.promise == held

@@ -7,14 +7,25 @@ import attrs
 import pytest
 from hypothesis import given
 
-from fairsched.model.events import Admitted, Cancelled, Event, Finished, Migrated, Preempted, Settled, WorkerLeft
+from fairsched.model.events import (
+    Admitted,
+    Cancelled,
+    ClientConfigured,
+    Event,
+    Finished,
+    Migrated,
+    Preempted,
+    Settled,
+    WorkerLeft,
+)
 from fairsched.model.monitor import ClusterMonitor, Monitor, MonitorReport, Promise
 from fairsched.model.monitor.gap import Lags, PairGaps
+from fairsched.model.pricing import multipliers
 from fairsched.model.service import Charging, backlogs, charges, concatenate, tables
 from fairsched.model.service.received import service_lag
 from tests.model.monitor.test_assumptions import SEEDS
 from tests.model.monitor.test_assumptions import runs as free_runs
-from tests.model.test_service import CHARGINGS, CLIENTS, admitted, arrived, gap_of, runs
+from tests.model.test_service import CHARGINGS, CLIENTS, admitted, arrived, decoded, gap_of, runs
 
 
 def promise(charging: Charging, gap_bound: int | None = None, lag_bound: int | None = None) -> Promise:
@@ -48,17 +59,31 @@ def test_lag_equals_the_one_computed_from_the_whole_run(events: list[Event], cha
         assert report.lag.cost == max(int(lags[:, 1].max(initial=0)) for lags in rows)
 
 
-@pytest.mark.parametrize(("kind", "left_out"), [(PairGaps, 2), (Lags, 3)])
+@pytest.mark.parametrize(("kind", "left_out"), [(PairGaps, 2), (Lags, 4)])
 def test_more_clients_than_are_compared_are_counted(kind: type[PairGaps] | type[Lags], left_out: int) -> None:
     """Beyond the limit clients are left out and counted, the others are compared exactly."""
     gaps = kind(3)
     for client in range(5):
         gaps.join(client)
     gaps.charge((0, 4), (3, 100), 1)
+    assert gaps.charge((4,), (9,), 1).cost == 0
     gaps.leave(4)
     gaps.charge((2,), (2,), 1)
     assert (gaps.largest.cost, gaps.left_out) == (3, left_out)
     assert gaps.charge((2,), (2,), 1).cost == 4
+
+
+def test_a_client_that_comes_begins_no_interval_anew() -> None:
+    """Of weight 1 beside clients of weight 2 it is in the promise, and changes no unit: the gap goes on."""
+
+    def reweighted(now: tuple[int, ...], *_: object) -> Promise:
+        return Promise(Charging(multipliers=multipliers(now)), now, ())
+
+    held = Promise(Charging(multipliers=(1, 1)), (2, 2), (), reweighted=reweighted)
+    waits: list[Event] = [arrived(0, client, client) for client in range(2)]
+    [report] = watched([*waits, decoded(1, {0: 5}), arrived(2, 2, 2), decoded(3, {0: 5})], held)
+    assert report.gap is not None
+    assert report.gap.cost == 20
 
 
 def most_given_back(events: list[Event]) -> dict[int, int]:
@@ -90,12 +115,21 @@ def most_given_back(events: list[Event]) -> dict[int, int]:
 
 @given(SEEDS)
 def test_what_is_given_back_is_the_most_that_was_in_flight_at_one_time(random: Random) -> None:
-    """B of each client, and what it adds to both bounds, are those of the theorem, known only from hindsight."""
-    times, events = (3, 1, 2), list(free_runs(random))
-    held = attrs.evolve(promise(Charging(multipliers=times), 1000, 2000), refunds_widen=True)
+    """B of each client, and what it adds to both bounds, are those of the theorem, known only from hindsight; in the
+    unit of the weights as they are."""
+
+    def reweighted(now: tuple[int, ...], *_: object) -> Promise:
+        return attrs.evolve(held, charging=Charging(multipliers=multipliers(now)), weights=now)
+
+    events, weights = list(free_runs(random, weighs=0.3)), [1] * CLIENTS
+    held = attrs.evolve(promise(Charging(), 1000, 2000), refunds_widen=True, reweighted=reweighted)
+    for event in events:
+        if isinstance(event, ClientConfigured):
+            weights[event.client] = event.weight
     for report in watched(events, held):
         most = most_given_back(events)
         assert report.given_back == most
+        times = multipliers(weights)
         assert report.widening == sum(sorted(cost * times[client] for client, cost in most.items())[-2:])
         assert (report.gap_bound, report.lag_bound) == (1000 + report.widening, 2000 + report.widening)
 

@@ -80,7 +80,17 @@ _FORKING_S = 0.05
 LONGEST_S = 600.0
 """No change is run longer than so, nor longer than ten times what its tests take."""
 MEMORY_BYTES = 6 << 30
-QUIETLY = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+QUIETLY = [
+    "-q",
+    "-s",
+    "--tb=no",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+]
 """The modules are imported before pytest could rewrite their assertions."""
 QUICK = ["-m", "not nightly"]
 """Batteries are too slow to be run for each change."""
