@@ -283,8 +283,7 @@ class Monitor:
         groups = event.groups or self._groups.get(client, ())
         if self._weights.get(client, 1) == weight and self._groups.get(client, ()) == groups:
             return
-        if groups:
-            self._groups[client] = groups
+        self._groups[client] = groups
         self._know(client)
         self._weights[client] = weight
         self._lowest[client] = min(self._lowest[client], weight)

@@ -247,7 +247,8 @@ def test_service_is_additive_over_adjacent_intervals(
 
 @given(runs())
 def test_backlogs_are_the_maximal_intervals_of_waiting(events: list[Event]) -> None:
-    """A position lies in a client's interval exactly if one of its requests waits there; intervals do not touch."""
+    """A position lies in a client's interval exactly if one of its requests waits there; intervals do not touch, and
+    those of two clients of a worker overlap if both ever wait at one position."""
     waited = sv.backlogs(trace_of(events))
     before = queues(events)
     rows = list(zip(*(waited[name].tolist() for name in ("worker", "client", "start", "stop")), strict=True))
@@ -255,6 +256,27 @@ def test_backlogs_are_the_maximal_intervals_of_waiting(events: list[Event]) -> N
         assert sorted(waiting) == sorted((w, c) for w, c, start, stop in rows if start <= p < stop)
     for (w1, c1, _, stop), (w2, c2, start, _) in pairwise(rows):
         assert (w1, c1) < (w2, c2) or stop < start
+    after = queues([*events, ev.WorkerDraining(99, 0)])
+    assert sv.overlap(waited) == any(one[0] == two[0] for waiting in after for one, two in combinations(waiting, 2))
+
+
+@given(runs())
+def test_hits_of_a_prompt_are_those_of_its_first_admission(events: list[Event]) -> None:
+    """What a request found in the prefix cache when it was first let in, as that was settled before it was let in
+    again."""
+    hits: dict[int, tuple[int, int, int, int, int]] = {}
+    again = set[int]()
+    for event in events:
+        match event:
+            case ev.Admitted(request_id=number) if number in hits:
+                again.add(number)
+            case ev.Admitted(request_id=number, extend_tokens=extend, cached_prefix_tokens=cached):
+                hits[number] = (number, event.worker, event.client, extend + cached, cached)
+            case ev.Settled(request_id=number, extend_tokens=extend) if number not in again:
+                hits[number] = (*hits[number][:4], hits[number][3] - extend)
+    found = sv.prompt_hits(trace_of(events))
+    columns = [found[name].tolist() for name in ("request_id", "worker", "client", "context", "cached")]
+    assert list(zip(*columns, strict=True)) == [hits[number] for number in sorted(hits)]
 
 
 @given(runs(), st.lists(st.integers(0, 60), max_size=4))

@@ -638,19 +638,21 @@ def test_waits_are_those_of_the_run_written_out(random: Random) -> None:
         st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from([(), (("a", 1),), (("b", 1),)])), max_size=12
     ),
     st.sampled_from([(2, 3), (2, 2), (1, 1)]),
+    st.booleans(),
 )
 def test_a_promise_is_made_anew_for_weights_and_groups_as_they_are(
-    changes: list[tuple[int, int, Groups]], begun: tuple[int, int]
+    changes: list[tuple[int, int, Groups]], begun: tuple[int, int], waits: bool
 ) -> None:
     """Whatever clients come or are configured, the promise is asked for with each one's weight, the lowest that it had,
-    and its groups; a client that nothing was said of has a weight of 1."""
+    and its groups; a client that nothing was said of has a weight of 1, and matters beside others or to waits."""
     asked: list[tuple[Any, ...]] = [(begun, begun, ((("g", 1),), ()))]
 
     def reweighted(*now: Any) -> Promise:
         asked.append(now)
         return held
 
-    held = Promise(Charging(), begun, (), groups=((("g", 1),),), reweighted=reweighted)
+    worst: Any = Worst(ServiceCurve(0, 1, 1), 9, 1, False, False) if waits else None
+    held = Promise(Charging(), begun, (), groups=((("g", 1),),), worst_wait=worst, reweighted=reweighted)
     monitor = Monitor(held)
     weights, lowest, kinds = dict(enumerate(begun)), dict(enumerate(begun)), {*begun, 1}
     groups: defaultdict[int, Groups] = defaultdict(tuple, {0: (("g", 1),)})
@@ -662,7 +664,7 @@ def test_a_promise_is_made_anew_for_weights_and_groups_as_they_are(
         else:
             monitor.observe(ev.Arrived(time, 0, Request(time, client, time, Prompt(3), 3)))
         told = weight and (weights.get(client, 1), groups_before[client]) != (weight, groups[client])
-        if told or (not weight and len(kinds) > 1):
+        if told or (not weight and (waits or len(kinds) > 1)):
             for each in range(len(weights), client + 1):
                 weights[each] = lowest[each] = 1
         if told:

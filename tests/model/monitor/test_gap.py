@@ -73,17 +73,19 @@ def test_more_clients_than_are_compared_are_counted(kind: type[PairGaps] | type[
     assert gaps.charge((2,), (2,), 1).cost == 4
 
 
-def test_a_client_that_comes_begins_no_interval_anew() -> None:
-    """Of weight 1 beside clients of weight 2 it is in the promise, and changes no unit: the gap goes on."""
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_client_that_comes_begins_no_interval_anew(follows: bool) -> None:
+    """Of weight 1 beside clients of weight 2 it changes no unit: the gap goes on, and is held to a bound."""
 
     def reweighted(now: tuple[int, ...], *_: object) -> Promise:
-        return Promise(Charging(multipliers=multipliers(now)), now, ())
+        return attrs.evolve(held, charging=Charging(multipliers=multipliers(now)), weights=now)
 
-    held = Promise(Charging(multipliers=(1, 1)), (2, 2), (), reweighted=reweighted)
+    weighted = Charging(multipliers=(1, 1))
+    held = Promise(weighted, (2, 2), (), gap_bound=9, reweighted=reweighted if follows else None)
     waits: list[Event] = [arrived(0, client, client) for client in range(2)]
     [report] = watched([*waits, decoded(1, {0: 5}), arrived(2, 2, 2), decoded(3, {0: 5})], held)
     assert report.gap is not None
-    assert report.gap.cost == 20
+    assert (report.gap.cost, report.gap_bound, report.gap_violations) == (20, 9, 2)
 
 
 def most_given_back(events: list[Event]) -> dict[int, int]:

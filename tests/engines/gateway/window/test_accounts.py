@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairsched.engines.gateway import Share, Window, window_policy
+from fairsched.model.request import Client
 from fairsched.policies.guarantees.window import WindowTerms
 from fairsched.policies.registry import ROUTERS
 
@@ -122,14 +123,16 @@ def test_holding_is_charged_until_a_call_ends_or_is_too_long() -> None:
     assert usage(window) == (0, 0, 31 * 50 // 10)
 
 
-def test_a_call_that_waits_is_charged_for_room_that_is_kept_for_it_and_nothing_else() -> None:
+@pytest.mark.parametrize("second", [1, 2])
+def test_a_call_that_waits_is_charged_for_room_that_is_kept_for_it_and_nothing_else(second: int) -> None:
     """The first of two has two free tokens kept for it, until it is withdrawn; it holds nothing else, and no longer in
-    all than the longest time of a call."""
+    all than the longest time of a call, together with the second, of the same client or of another in its group."""
     window = opened(share=33, hold_ns=10, call_ns=50)
-    for number in (1, 2):
-        window.arrive(number, 1, ESTIMATE, DECLARED, 0)
+    for number, client in ((1, 1), (2, second)):
+        window.configure(Client(client, str(client), 1, (("group", 1),)), 0)
+        window.arrive(number, client, ESTIMATE, DECLARED, 0)
     assert window.admit(5) == []
-    assert window.waiting_of(1) == 2
+    assert (window.waiting, window.waiting_of(1)) == (2, 3 - second)
     assert window.cancel(1, 15)
     assert not window.cancel(1, 15)
     window.charge(15)
@@ -137,7 +140,7 @@ def test_a_call_that_waits_is_charged_for_room_that_is_kept_for_it_and_nothing_e
     assert window.admit(20) == []
     window.withdraw(2, 2_000_000)
     window.charge(2_000_000)
-    assert usage(window, 1) == (0, 0, 33 * 50 // 10)
+    assert sum(usage(window, client)[2] for client in {1, second}) == 33 * 50 // 10
     assert (window.waiting, window.in_flight) == (0, 1)
 
 

@@ -126,6 +126,18 @@ def test_a_call_that_names_no_limit_is_given_far_more_than_is_usual() -> None:
     assert world.window.ample_outputs(0, 5000, 4096) == 5000
 
 
+def test_a_server_that_takes_a_place_is_not_as_fast_as_the_one_before_it() -> None:
+    """Nothing is known of it, so a call that ends without usage counts for all that it declared."""
+    world = World().taught()
+    window, before = world.window, world.outputs()
+    window.part(0, SECOND_NS)
+    assert window.join(Share(1000, 100), SECOND_NS) == 0
+    window.arrive(0, 0, 10, 80, SECOND_NS)
+    window.admit(SECOND_NS)
+    window.cancel(0, 3 * SECOND_NS // 2)
+    assert world.outputs() - before == 80
+
+
 def test_a_call_that_was_given_back_teaches_nothing() -> None:
     """What a client's calls usually have is known from those that were computed."""
     world = World().taught(100)

@@ -16,7 +16,7 @@ from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
 from fairsched.engines.serving import RouterGuard
 from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Held, Prefilled, WorkerJoined
-from fairsched.model.request import Request
+from fairsched.model.request import Client, Request
 from fairsched.policies.guarantees import SECOND_NS, WindowTerms
 from fairsched.policies.registry import ROUTERS
 
@@ -153,7 +153,7 @@ def test_outputs_that_were_too_many_are_set_against_the_next() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["begin", "grow", "end", "take"]), st.integers(0, 7))),
+    st.lists(st.tuples(st.integers(-3, 40), st.sampled_from(["begin", "grow", "end", "take"]), st.integers(0, 7))),
     st.integers(1, 60),
     st.integers(1, 90),
 )
@@ -161,11 +161,11 @@ def test_what_is_held_is_charged_to_the_nanosecond(
     steps: list[tuple[int, str, int]], hold_ns: int, call_ns: int
 ) -> None:
     """After each tick a client was charged the whole units of what its calls held, each for `call_ns` at most, counted
-    nanosecond by nanosecond; nothing is charged before its unit is full."""
+    nanosecond by nanosecond; nothing is charged before its unit is full, and time that runs back stands still."""
     meter, charged = HoldMeter(hold_ns, call_ns), Counter[int]()
     calls: dict[int, list[tuple[int, int, int | None]]] = {}  # by request: (tokens, from, to), all of its client id % 3
     begun: dict[int, int] = {}
-    now = 0
+    now = clock = 0
 
     def held(client: int) -> int:
         """What the calls of a client held until now."""
@@ -178,20 +178,21 @@ def test_what_is_held_is_charged_to_the_nanosecond(
         return total
 
     for number, (passes, action, some) in enumerate(steps):
-        now += passes
+        clock += passes
+        now = max(now, clock)
         open_calls = [request_id for request_id, parts in calls.items() if parts[-1][2] is None]
         if action == "begin":
-            meter.begin(number, number % 3, some, now)
+            meter.begin(number, number % 3, some, clock)
             calls[number], begun[number] = [(some, now, None)], now
         elif action == "take":
-            charged.update(meter.take(now))
+            charged.update(meter.take(clock))
         elif open_calls:
             request_id = open_calls[some % len(open_calls)]
             if action == "grow":
-                meter.grow(request_id, some, now)
+                meter.grow(request_id, some, clock)
                 calls[request_id].append((some, now, None))
             else:
-                meter.end(request_id, now)
+                meter.end(request_id, clock)
                 calls[request_id] = [(tokens, since, now) for tokens, since, _ in calls[request_id]]
         for client in range(3):
             assert meter.held_token_ns(client) == held(client)
@@ -256,17 +257,20 @@ def test_what_was_there_already_is_in_the_accounts_and_no_listener_hears_of_it()
     assert here.usage.output_tokens[0] == 10
 
 
-def test_a_client_that_has_more_set_aside_gets_back_what_may_enter() -> None:
-    """Four declare 310 where ten are usual and 702 may be unreserved: two go; when one has ended a third may come back
-    and not the fourth, which does once the third has given up."""
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_client_that_has_more_set_aside_gets_back_what_may_enter(clients: int) -> None:
+    """Four declare 310 where ten are usual and 702 may be unreserved by a client, or by those of a group: two go; when
+    one has ended a third may come back and not the fourth, which does once the third has given up."""
     told: list[Event] = []
     here = window(Share(420, 9), told=told, terms=WindowTerms(117))
+    for client in range(clients):
+        here.configure(Client(client, str(client), 1, (("group", 1),)), 0)
     for i in range(4):
         here.arrive(100 + i, 0, 1, 10, 0)
         here.admit(0)
         here.finish(100 + i, 1, 10, SECOND_NS)
     for i in range(4):
-        here.arrive(i, 0, 100, 310, SECOND_NS)
+        here.arrive(i, i % clients, 100, 310, SECOND_NS)
     assert [each.request_id for each in here.admit(SECOND_NS)] == [0, 1]
     assert (here.unreserved_of(0), here.waiting) == (600, 2)
 
