@@ -331,10 +331,11 @@ PROVED = frozenset({"stays", "leads"})
 def fast_claims(
     gate: type[KernelGate], functions: v.Functions | None = None, given: tuple[v.Clause, ...] = ()
 ) -> tuple[v.Claim, ...]:
-    """Return the claims about how long a choice stays, of the gate or of its variant with these functions; `given` is
-    what is always true of its state."""
+    """Return the claims about how long a choice stays, of the gate or of its variant with these functions, whose refill
+    at once is the gate's own, which has a theorem; `given` is what is always true of its state."""
     of, made = declared(gate, functions), {"stays": _stays, "leads": _leads}
-    fast = {n: k if functions is None else getattr(functions, k.__name__) for n, k in gate.fast.items()}
+    other = PROVED if functions is not None else ()
+    fast = {n: getattr(functions, k.__name__) if n in other else k for n, k in gate.fast.items()}
     claims = tuple(attrs.evolve(made[name](gate, of, fast), given=given) for name in fast if name in PROVED)
     return (*claims, _sparse(gate, of)) if gate.sparse else claims
 

@@ -10,7 +10,7 @@ import fairsched.model.theorem as theorem_values
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 from fairsched.verify.proofs import SUITE, claims_of
-from fairsched.verify.report.binding import BindingLevel, Bound, bound_of
+from fairsched.verify.report.binding import APART, BindingLevel, Bound, bound_of
 from fairsched.verify.report.refutations import Refutation, refutations
 from fairsched.verify.report.scope import Subject, subject
 from fairsched.verify.report.values import tightness
@@ -43,7 +43,7 @@ def bounds() -> dict[str, Bound]:
 LEVELS = {
     BindingLevel.CODE: "the proof runs shipped functions",
     BindingLevel.FOLLOWS: "it follows from such theorems, as a solver checked",
-    BindingLevel.ARITHMETIC: "about the statement only, no shipped code",
+    **APART,
 }
 
 
@@ -117,8 +117,8 @@ def _theorem(theorem: Theorem) -> Iterator[str]:
     if theorem.rests_on:
         facts.append(f"Rests on {', '.join(map(link, theorem.rests_on))}.")
     facts.append(f"Scope: {SCOPES[bounds()[theorem.id].scope]}.")
-    if bounds()[theorem.id].level is BindingLevel.ARITHMETIC:
-        facts.append("About the statement only: no shipped code takes part in its proof.")
+    if words := APART.get(bounds()[theorem.id].level):
+        facts.append(f"{sentence(words)}")
     if keeping := _keeping().get(theorem.id):
         facts.append(f"Policies: {', '.join(f'`{name}`' for name in keeping)}.")
     facts.append(f"Source: {formula(theorem.source)}.")

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import attrs
+import msgspec
 import z3
 
 from fairsched.model import pricing
@@ -25,7 +26,7 @@ from fairsched.verify.logic import steps
 from fairsched.verify.mutation import claims as claim_mutation
 from fairsched.verify.mutation import pricing as pricing_mutation
 from fairsched.verify.mutation.equivalence import ILL_TYPED, equal, equal_within, signature
-from fairsched.verify.mutation.mutants import Fate, Mutant, MutantOutcome, MutationEntry, mutants, row
+from fairsched.verify.mutation.mutants import Fate, Mutant, MutantOutcome, MutationEntry, kept_rows, mutants, row
 from fairsched.verify.proofs import MODULES, bugs
 from fairsched.verify.solvers import RLIMIT, Broken, Obligation, check, counterexample, obligation, prove
 
@@ -212,6 +213,12 @@ def mutation_tasks() -> list[Task]:
 
 
 def mutation_rows(task: Task) -> list[MutationEntry]:
+    """Return the rows of one task, those that were kept if all is as it was then."""
+    found = kept_rows().get(" ".join(task))
+    return fresh_rows(task) if found is None else [msgspec.structs.replace(each, kept=True) for each in found]
+
+
+def fresh_rows(task: Task) -> list[MutationEntry]:
     """Return the rows of one task: a kernel, a pricing function, or a module of claims each."""
     match task:
         case ("kernels", kernels, *names):

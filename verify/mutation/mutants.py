@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import cache
 from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import attrs
 import msgspec
+import z3
 
 from fairsched.verify.logic import Counterexample, definition_of
 
@@ -185,19 +187,47 @@ class MutantOutcome:
 
 
 class MutationEntry(msgspec.Struct, frozen=True):
-    """What became of the mutants of one kernel, as it stands in the report."""
+    """What became of the mutants of one kernel, as it stands in the report; `kept`: found by an earlier run."""
 
     kernel: str
     mutants: int
     killed: int
     equivalent: int
     unknown: int
+    kept: bool = False
+
+
+class KeptRows(msgspec.Struct, frozen=True):
+    """The rows of each task, and a hash of the text and of the solver that they were found with."""
+
+    text: str
+    rows: dict[str, list[MutationEntry]]
+
+
+KEPT = Path(__file__).with_name("kernels.json")
+"""What `make mutation` found of kernels, prices and claims."""
+
+
+@cache
+def rested_on() -> str:
+    """Return a hash of all that a fate rests on: the texts of model, policies and proofs, and the solver."""
+    total, package = sha256(z3.get_version_string().encode()), Path(__file__).parents[2]
+    for path in sorted(path for room in ("model", "policies", "verify") for path in (package / room).rglob("*.py")):
+        total.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    return total.hexdigest()[:20]
+
+
+@cache
+def kept_rows() -> dict[str, list[MutationEntry]]:
+    """Return the rows that were kept, by the words of their task; none if anything that they rest on has changed."""
+    found = msgspec.json.decode(KEPT.read_bytes(), type=KeptRows) if KEPT.exists() else KeptRows("", {})
+    return found.rows if found.text == rested_on() else {}
 
 
 def row(kernel: str, of: Iterable[MutantOutcome]) -> MutationEntry:
     """Return the figures of some mutants."""
     fates = Counter(outcome.fate for outcome in of)
-    return MutationEntry(kernel, fates.total(), **{fate.value: fates[fate] for fate in Fate})
+    return MutationEntry(kernel, fates.total(), *(fates[fate] for fate in Fate))
 
 
 # --- the code around the kernels -------------------------------------------------------------------------------------

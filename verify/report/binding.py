@@ -6,7 +6,9 @@ theorem has a level:
 - `code`: its proof runs shipped functions, and a wrong text of one breaks it.
 - `follows`: it runs none, and takes of shipped functions just what theorems that it rests on show of them: each
   contract of its steps (`logic.Contract`) is shown by one of these.
-- `arithmetic`: about the statement only.  No change of shipped code could break its proof.
+- `model`: an induction over events that the proof writes itself.  No change of shipped code could break it; what holds
+  the model to the code are tests.
+- `arithmetic`: about the statement only.
 
 A theorem is worth no more than what it rests on: `effective_scope` is the weakest scope of all of these.
 """
@@ -45,7 +47,15 @@ class BindingLevel(Enum):
 
     CODE = "code"
     FOLLOWS = "follows"
+    MODEL = "model"
     ARITHMETIC = "arithmetic"
+
+
+APART = {
+    BindingLevel.MODEL: "about a model of events, which tests hold to shipped code",
+    BindingLevel.ARITHMETIC: "about the statement only, no shipped code",
+}
+"""What is said of theorems whose proofs run none."""
 
 
 @attrs.frozen
@@ -128,7 +138,10 @@ def level_of(source: str, theorem: Theorem) -> BindingLevel:
         return BindingLevel.CODE
     below_it = [traced_of(source, each.id) for each in rested(source, theorem)]
     shown = frozenset().union(*(each.promises for each in below_it if each.functions))
-    return BindingLevel.FOLLOWS if own.promises and own.promises <= shown else BindingLevel.ARITHMETIC
+    if own.promises and own.promises <= shown:
+        return BindingLevel.FOLLOWS
+    claim = claims_of(source)[theorem.id]
+    return BindingLevel.MODEL if isinstance(claim, v.Claim) and claim.system.events else BindingLevel.ARITHMETIC
 
 
 def rested(source: str, theorem: Theorem) -> tuple[Theorem, ...]:
@@ -160,14 +173,12 @@ def bound_of(source: str, theorem: str) -> Bound:
 
 
 def counted(bounds: Iterable[Bound]) -> str:
-    """Return how many theorems there are of each scope, those about their statement alone apart; in words."""
+    """Return how many theorems there are of each scope, those without shipped code apart; in words."""
     kinds = list(bounds)
-    of_code = Counter(each.scope for each in kinds if each.level is not BindingLevel.ARITHMETIC)
+    of_code = Counter(each.scope for each in kinds if each.level not in APART)
     said = [f"{of_code[scope]} {words}" for scope, words in SCOPES.items() if of_code[scope]]
-    apart = sum(each.level is BindingLevel.ARITHMETIC for each in kinds)
-    return ", ".join(
-        [*said, *([f"{apart} about the statement only (arithmetic, of no shipped code)"] if apart else [])]
-    )
+    apart = Counter(each.level for each in kinds if each.level in APART)
+    return "; ".join([", ".join(said), *(f"{count} {APART[level]}" for level, count in apart.items())])
 
 
 SCOPES = {Scope.ALL_N: "for any number", Scope.BOUNDED: "up to a size", Scope.TESTED: "tested in drawn worlds"}

@@ -6,7 +6,7 @@ What batching rules promise is about the worker and the same for every policy, s
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 
-from fairsched.verify.report.binding import BindingLevel, counted
+from fairsched.verify.report.binding import APART, BindingLevel, counted
 from fairsched.verify.report.deployment import Deployment
 from fairsched.verify.report.scope import HELD, PARTS
 from fairsched.verify.report.values import Constant, Outcome, TheoremEntry, TheoremRow
@@ -130,8 +130,8 @@ def _theorem(row: TheoremRow, entry: TheoremEntry, columns: _Columns) -> Iterato
         yield from _wrapped(f"needs {', '.join(entry.assumptions)}")
     if row.theorem.rests_on:
         yield from _wrapped(f"rests on {', '.join(row.theorem.rests_on)}")
-    if entry.level == BindingLevel.ARITHMETIC.value:
-        yield from _wrapped("arithmetic: about this statement only, no shipped code takes part in its proof")
+    if words := APART.get(BindingLevel(entry.level)):
+        yield from _wrapped(f"{entry.level}: {words}")
     yield from _wrapped(f"source: {row.theorem.source}")
     if row.decision.why:
         yield from _wrapped(row.decision.why)
@@ -183,6 +183,8 @@ def _mutation(outcome: Outcome, width: int) -> Iterator[str]:
     fates = ("mutants", "killed", "equivalent", "unknown")
     rows = [(f"  {entry.kernel}", *(str(getattr(entry, fate)) for fate in fates)) for entry in outcome.report.mutation]
     yield from _named(("Mutants of", *fates), rows, width)
+    if kept := sum(entry.kept for entry in outcome.report.mutation):
+        yield from _wrapped(f"{kept} of {len(rows)} rows were kept of a run on the same text with the same solver", "")
 
 
 def _code(outcome: Outcome, width: int) -> Iterator[str]:

@@ -4,7 +4,8 @@ Each change that `code` makes is run in a process of its own, forked after all t
 collected, with those tests that call the changed function, until one fails: first those that noticed most of the
 changes so far for the time that they take, then the quickest.  A change that no test notices is kept by name.
 `same.toml` lists changes that change no decision, charge or bound, each with the reason.  What was
-found is written to `verify/mutation/code.json`, which `fairsched verify` shows.
+found is written to `verify/mutation/code.json`, which `fairsched verify` shows.  `--keep kernels` writes what became of
+the mutants of kernels, prices and claims to `verify/mutation/kernels.json` for it, in place of all that.
 """
 
 import argparse
@@ -25,12 +26,16 @@ from types import FrameType
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import Phase, settings
 
 from fairsched.verify.conformance.strategies import REDUCED
-from fairsched.verify.mutation.mutants import text_of
+from fairsched.verify.mutation import mutation_tasks
+from fairsched.verify.mutation.kernels import fresh_rows
+from fairsched.verify.mutation.mutants import KEPT, KeptRows, rested_on, text_of
+from fairsched.verify.solvers import pool
 from tests.verify.mutation.code import CodeMutant, code_mutants, same_changes
 
 ROOT = Path(__file__).parents[3]
@@ -288,6 +293,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="write what was found beside the code")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
+    if options.only == ["kernels"]:
+        return _kernels(options.jobs)
     quick = settings(
         settings.get_profile(REDUCED), phases=(Phase.explicit, Phase.generate), database=None, derandomize=True
     )
@@ -308,6 +315,20 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stderr.write(f"{run.problem or 'nothing was run'}\n")
             status = 1
     return status
+
+
+def _kernels(jobs: int) -> int:
+    """Find the fates of all mutants of kernels, prices and claims anew, and keep them if none is unknown."""
+    tasks, text = mutation_tasks(), rested_on()
+    with pool(jobs) as executor:
+        rows = dict(zip(map(" ".join, tasks), executor.map(fresh_rows, tasks), strict=True))
+    rested_on.cache_clear()
+    unknown = [each.kernel for of in rows.values() for each in of if each.unknown]
+    if unknown or rested_on() != text:
+        sys.stderr.write(f"not kept: {', '.join(unknown) or 'a file was changed meanwhile'}\n")
+        return 1
+    KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(KeptRows(text, rows)), indent=1) + b"\n")
+    return 0
 
 
 def _found(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:

@@ -1,7 +1,9 @@
 """Every small change to a kernel, to a price or to a claim is found out, or proved to change nothing."""
 
+from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from fairsched.model import pricing
@@ -11,10 +13,11 @@ from fairsched.verify.logic import Claim
 from fairsched.verify.logic.patching import variant
 from fairsched.verify.mutation import claims as claim_mutation
 from fairsched.verify.mutation import kernels as mutation
+from fairsched.verify.mutation import mutants as mutants_module
 from fairsched.verify.mutation import pricing as pricing_mutation
 from fairsched.verify.mutation.equivalence import equal
 from fairsched.verify.mutation.kernels import MutationTarget, targets
-from fairsched.verify.mutation.mutants import Fate, mutants, row
+from fairsched.verify.mutation.mutants import Fate, KeptRows, MutationEntry, kept_rows, mutants, row
 from fairsched.verify.proofs.gates import counter as counter_proofs
 from fairsched.verify.proofs.gates import deficit as deficit_proofs
 from tests.support.authors import loose_claims
@@ -48,13 +51,30 @@ def test_every_mutant_of_a_kernel_is_killed(module: ModuleType, function: str) -
 
 @pytest.mark.nightly
 def test_no_mutant_of_anything_is_unknown(full_budget: bool) -> None:
-    """All of the report: kernels, prices and claims (without the full budget claims of two modules)."""
+    """All of the report: kernels, prices and claims (without the full budget claims of two modules); those that were
+    kept are the same."""
     tasks = mutation.mutation_tasks()
     if not full_budget:
         tasks = [task for task in tasks if task[0] == "claims"][-2:]
-    rows = [row for task in tasks for row in mutation.mutation_rows(task)]
+    found = {" ".join(task): mutation.fresh_rows(task) for task in tasks}
+    assert not [name for name, rows in kept_rows().items() if found.get(name, rows) != rows]
+    rows = [row for rows in found.values() for row in rows]
     assert not [row for row in rows if row.unknown]
     assert all(row.mutants == row.killed + row.equivalent > 0 for row in rows)
+
+
+def test_rows_are_kept_for_as_long_as_all_is_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A kept row says so; with another text or solver it is found anew."""
+    task, row = ("kernels", counter.__name__, "admit"), MutationEntry("admit", 9, 9, 0, 0)
+    for text, kept in ((mutants_module.rested_on(), True), ("another", False)):
+        path = tmp_path / f"{kept}.json"
+        path.write_bytes(msgspec.json.encode(KeptRows(text, {" ".join(task): [row]})))
+        monkeypatch.setattr(mutants_module, "KEPT", path)
+        kept_rows.cache_clear()
+        (found,) = mutation.mutation_rows(task)
+        assert (found == msgspec.structs.replace(row, kept=True)) is kept
+        assert found.kept is kept
+    kept_rows.cache_clear()
 
 
 def test_every_kernel_and_price_has_mutants() -> None:

@@ -47,8 +47,14 @@ def test_what_runs_no_code_is_counted_apart() -> None:
     of_code, following = Bound(BindingLevel.CODE, Scope.TESTED), Bound(BindingLevel.FOLLOWS, Scope.ALL_N)
     alone = bound_of(SUITE, "mem-2")
     assert alone == Bound(BindingLevel.ARITHMETIC, Scope.BOUNDED)
-    said = counted([of_code, following, alone])
-    assert said.startswith("1 for any number, 1 tested in drawn worlds, 1 about the statement only")
+    model = bound_of(SUITE, "U-window")
+    assert model == Bound(BindingLevel.MODEL, Scope.ALL_N)
+    said = counted([of_code, following, alone, model]).split("; ")
+    assert [each[:25] for each in said] == ["1 for any number, 1 teste", "1 about the statement onl", "1 about a model of events"]
+        "1 for any number, 1 tested",
+        "1 about the statement only",
+        "1 about a model of events ",
+    ]
 
 
 def test_a_weaker_contract_is_not_enough() -> None:
