@@ -29,10 +29,10 @@ import numpy as np
 
 from fairsched.engines.calibration import fit_performance
 from fairsched.engines.calibration.performance_fit import Iteration
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import NOWHERE, Arrived, Decoded, Event, Finished, Prefilled
 from fairsched.model.machine import PRESETS, Performance
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.draw import draw
 from fairsched.policies.placement.aladdin import Aladdin, Rules, Wanted, pack
 from fairsched.policies.placement.aladdin.placement_state import AladdinState

@@ -18,8 +18,7 @@ import attrs
 
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import generate
-from fairsched.model.plan import ClusterPlan
-from fairsched.model.view import ClusterView
+from fairsched.model.decision import ClusterPlan, ClusterView
 from fairsched.policies.routers import CentralDLPM
 from fairsched.policies.routers.central import CentralState
 

@@ -19,9 +19,9 @@ import numpy as np
 from e2 import BATCH, CAPACITY_TOKENS, COMPARED, Ray, compared, in_turns, peer, placing, ray_placing
 from loads import LOADS, Load
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import Cached, Decoded, Event, Evicted, Finished
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers import D2LPM
 
 OUTPUT_TOKENS = 43

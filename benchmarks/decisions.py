@@ -28,9 +28,9 @@ import attrs
 import msgspec
 import numpy as np
 
+from fairsched.model.decision import WorkerView
 from fairsched.model.events import Admitted, Arrived, Cached, ClientConfigured, Decoded, Event, Preempted
 from fairsched.model.request import Prompt, Request, Slo
-from fairsched.model.view import WorkerView
 from fairsched.model.worker import WorkerState, transitions
 from fairsched.policies.batching import RESERVES_BY, Chunked
 from fairsched.policies.catalog import FCFS, BatchLLM, HybridBatchLLM, TetriInferLocal

@@ -28,10 +28,10 @@ from typing import Any, Protocol
 import numpy as np
 from loads import LOADS, Load
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import Admitted, Cached, Decoded, Event, Evicted, Finished, Prefilled
 from fairsched.model.prefix_cache import PrefixTree
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.routers import E2
 

@@ -17,9 +17,8 @@ from fairsched.engines.serving.guard import guard
 from fairsched.engines.serving.guard.advisor import Advisor
 from fairsched.engines.serving.metrics import EngineMetrics
 from fairsched.engines.serving.status import monitor_of
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.model.events import Event
-from fairsched.model.plan import StepPlan
-from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, FCFS, VTC
 

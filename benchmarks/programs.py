@@ -29,9 +29,8 @@ from fairsched.engines.analysis import EventTables, Outcomes
 from fairsched.engines.analysis.metrics import by_program
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator
 from fairsched.engines.workloads import Account, generate, with_account
-from fairsched.model.plan import Dispatch
+from fairsched.model.decision import ClusterView, Dispatch
 from fairsched.model.request import Request, Workload
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.routers import RoundRobin
 from fairsched.policies.routers.load_based import NoRouterState

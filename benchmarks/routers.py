@@ -15,6 +15,7 @@ import time
 import numpy as np
 from msgspec.structs import replace
 
+from fairsched.model.decision import ClusterView, Role, WorkerLoad
 from fairsched.model.events import (
     NOWHERE,
     Admitted,
@@ -26,7 +27,6 @@ from fairsched.model.events import (
     TransferStarted,
 )
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.registry import ROUTERS, router_with
 from fairsched.policies.routers import Llumnix, SplitPhases, Splitwise

@@ -25,8 +25,8 @@ from fairsched.engines.torch import PAGE_TOKENS, Llama
 from fairsched.engines.torch.checkpoint import save_checkpoint
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.engines.torch.model import SIZES
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Admitted, Arrived, Finished
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 
 BATCHES = (1, 8, 32)

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model import short_repr
 from fairsched.model.pricing import WEIGHT_MAX, accepted
+from fairsched.model.shown import short_repr
 
 KEY_BYTES = 8
 TOKENS_MAX = 1 << 22

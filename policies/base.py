@@ -18,16 +18,15 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, T
 
 import attrs
 
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, StepPlan, WorkerLoad, WorkerView
 from fairsched.model.events import Event
 from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import FirstTokenBound, GateCheck, Promise
-from fairsched.model.plan import ClusterPlan, Dispatch, StepPlan
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX, Rates, accepted, charge_max_optimistic, charge_max_reserved
 from fairsched.model.request import Client, Request
 from fairsched.model.serialization import from_json, to_json
 from fairsched.model.service import ServiceCurve
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.model.view import ClusterView, WorkerLoad, WorkerView
 
 State = TypeVar("State")
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, get_args
 import attrs
 
 from fairsched.model import worker
+from fairsched.model.decision import WorkerView
 from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, Assumption, Scope, Theorem
-from fairsched.model.view import WorkerView
 from fairsched.policies.base import Limits
 from fairsched.policies.validators import one_of, percent, positive, running
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairsched as fs
-from fairsched.model import html_table, short_repr
+from fairsched.model.shown import html_table, short_repr
 from fairsched.policies.local import ComposedPolicy, parameters
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES, with_parameters
 from tests.support.access_logs import logged

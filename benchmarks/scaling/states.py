@@ -23,10 +23,10 @@ from msgspec.structs import replace
 from benchmarks.scaling.rows import exponent
 from fairsched.engines.simulation.runs import name_of
 from fairsched.engines.simulation.simulator import Simulator
+from fairsched.model.decision import ClusterView
 from fairsched.model.events import Arrived, Event
 from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter, Router
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 

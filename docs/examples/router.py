@@ -4,10 +4,9 @@ from typing import Any
 
 import attrs
 
-from fairsched.model.plan import Dispatch
+from fairsched.model.decision import ClusterView, Dispatch
 from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
 from fairsched.policies.routers.load_based import NoRouterState
 from fairsched.verify.logic import ArithmeticClaim, Condition

@@ -2,8 +2,8 @@
 
 from fairsched.engines.serving import Sampling
 from fairsched.engines.torch import SIZES, Llama, TorchExecutor
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Admitted, Arrived
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 
 executor = TorchExecutor(Llama.random(SIZES["tiny"], seed=0), 4096, page_tokens=16, running_max=8)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fairsched.engines.analysis.figures import Compared
-from fairsched.model import extra_named, short_repr
+from fairsched.model import extra_named
+from fairsched.model.shown import short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa

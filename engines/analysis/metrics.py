@@ -26,12 +26,13 @@ from fairsched.engines.analysis.assumptions import watched
 from fairsched.engines.analysis.outcomes import EventTables, Measures, Outcomes
 from fairsched.engines.analysis.series import KvSamples, Series
 from fairsched.engines.analysis.worker_figures import WorkerMeasures, WorkerSeries, imbalance, worker_figures
-from fairsched.model import html_table, service, short_repr
+from fairsched.model import service
 from fairsched.model.events import Admitted, Event
 from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import ClusterMonitor, Finding
 from fairsched.model.pricing import COMMON, multipliers
 from fairsched.model.request import Client, Workload
+from fairsched.model.shown import html_table, short_repr
 
 
 @attrs.frozen

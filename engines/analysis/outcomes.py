@@ -19,12 +19,12 @@ from fairsched.engines.analysis.phases import PHASES, pause_times, phase_times, 
 from fairsched.engines.analysis.series import CLIENTS_MAX, Series, cumulative, responses, thinned
 from fairsched.engines.analysis.worker_figures import client_queues
 from fairsched.model import events as ev
-from fairsched.model import short_repr
 from fairsched.model.algebra import Bools
 from fairsched.model.machine import LatencyModel
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import Job, Workload
 from fairsched.model.service import Gap, Ints, Table, Tables, concatenate, prompt_hits, tables
+from fairsched.model.shown import short_repr
 
 _NEVER = -1
 _PIECE = 1 << 12

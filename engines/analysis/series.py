@@ -6,8 +6,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model import short_repr
 from fairsched.model.service import Ints
+from fairsched.model.shown import short_repr
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from fairsched.engines.serving import Engine, Executor, Sampling
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Event
 from fairsched.model.machine import LatencyModel
-from fairsched.model.plan import StepPlan
 
 StepKind = Literal["prefill", "decode", "mixed"]
 

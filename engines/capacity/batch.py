@@ -13,8 +13,8 @@ import numpy as np
 
 from fairsched.engines.files import whole_file
 from fairsched.engines.workloads import BatchJobs, Progress, read_batch
-from fairsched.model import short_repr
 from fairsched.model.algebra import Ints
+from fairsched.model.shown import short_repr
 from fairsched.policies.offline import Grouping, GroupOrder, PrefixGroups, batch_tree, group_places, groups_by
 
 

@@ -16,9 +16,9 @@ from fairsched.engines.analysis import Measures, time
 from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
 from fairsched.engines.capacity.sizing import Sizing, fewest, largest_need, measured
 from fairsched.engines.workloads import WorkerSpec
-from fairsched.model import short_repr
 from fairsched.model.machine import DEFAULT_PRESET, LatencyModel
 from fairsched.model.request import Slo, Workload
+from fairsched.model.shown import short_repr
 from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.placement import Aladdin, Demand, Size, SizeFigures, size_figures
 from fairsched.policies.registry import router_with

@@ -18,8 +18,8 @@ from fairsched.engines.capacity.point import PointRun, TunedPoint, WaitOf
 from fairsched.engines.capacity.quantum import STEP_TOKENS, Quanta, Traffic, fitting
 from fairsched.engines.capacity.sizing import largest_need, last_place
 from fairsched.engines.simulation import NOTHING, Cluster, Progress, RunSpec, run_tasks, tell
-from fairsched.model import short_repr
 from fairsched.model.request import Workload
+from fairsched.model.shown import short_repr
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import parameters
 from fairsched.policies.routers import D2LPM

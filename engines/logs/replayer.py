@@ -24,10 +24,9 @@ from fairsched.engines.logs.log_file import RunInfo, line_of, merged
 from fairsched.engines.logs.log_reader import LogReader
 from fairsched.model import events as ev
 from fairsched.model import worker as transitions
+from fairsched.model.decision import NO_HOST, Admission, Host, StepPlan
 from fairsched.model.machine import LatencyModel
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Job, Request
-from fairsched.model.view import NO_HOST, Host
 from fairsched.model.worker import WorkerState, land, lose_host
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.guarantees import charged_at_once, held_tokens

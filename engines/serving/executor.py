@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 
 import attrs
 
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Event
-from fairsched.model.plan import StepPlan
 from fairsched.model.worker import WorkerState
 
 

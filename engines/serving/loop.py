@@ -29,11 +29,10 @@ from fairsched.engines.serving.log import EventBus, EventLog, Listener
 from fairsched.engines.serving.request import BlockKeys, UsedIds, check_request
 from fairsched.engines.serving.runner import KvExchange, Runner, Times, goes_on, since_now
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Role, StepPlan
 from fairsched.model.events import Arrived, Decoded, Event, Finished, Migrated, Rejected, WorkerJoined, configured
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Groups, Job, Request
 from fairsched.model.theorem import Certificate
-from fairsched.model.view import Role
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 

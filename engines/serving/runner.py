@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from fairsched.engines.serving.answers import Answer
 from fairsched.engines.serving.executor import Executor, ExecutorError, MovesKV, Sampling, execute
 from fairsched.model import worker as transitions
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Arrived, Event, Migrated
-from fairsched.model.plan import StepPlan
 from fairsched.model.worker import NoRoomError, WorkerState
 
 T = TypeVar("T")

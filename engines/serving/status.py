@@ -15,12 +15,12 @@ import attrs
 from fairsched.engines.serving.answers import OUTCOMES
 from fairsched.engines.serving.guard import CAUSES
 from fairsched.engines.serving.loop import Engine
+from fairsched.model.decision import WorkerLoad
 from fairsched.model.events import Admitted, Decoded, Event, Paused, Preempted, Prefilled
 from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX
 from fairsched.model.request import Client
-from fairsched.model.view import WorkerLoad
 from fairsched.policies.base import AnyLocalPolicy
 
 Document = dict[str, Any]

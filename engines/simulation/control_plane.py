@@ -19,10 +19,9 @@ from msgspec.structs import replace
 
 from fairsched.engines.simulation.event_loop import CLUSTER_DECIDES, REPORT_COMES, EventLoop
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, WorkerLoad
 from fairsched.model.events import NOWHERE, Decoded, Event, WorkerDraining, WorkerJoined, WorkerLeft
-from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnswersWorkers, AnyClusterPolicy, Router
 
 _MEMBERSHIP = frozenset({WorkerJoined, WorkerDraining, WorkerLeft})

@@ -29,7 +29,7 @@ from fairsched.model import cluster
 from fairsched.model import events as ev
 from fairsched.model import worker as transitions
 from fairsched.model.cluster import Move
-from fairsched.model.plan import Dispatch, Migration
+from fairsched.model.decision import Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.worker import NoRoomError, Waiting
 

@@ -16,11 +16,11 @@ from fairsched.engines.simulation.control_plane import Reports
 from fairsched.engines.simulation.predictors import Predictor
 from fairsched.engines.simulation.simulator import Simulator
 from fairsched.engines.workloads import Change, Join, KvLink, WorkerSpec, described, rate_cautions
-from fairsched.model import short_repr
 from fairsched.model.events import Event, Rejected
 from fairsched.model.machine import DEFAULT_PRESET, GPUS, PRESETS, LatencyModel, check, decoded, preset
 from fairsched.model.request import Workload
 from fairsched.model.service import Tables
+from fairsched.model.shown import short_repr
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, Limits
 from fairsched.policies.local import ComposedPolicy

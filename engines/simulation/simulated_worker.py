@@ -19,11 +19,10 @@ from fairsched.model import cluster
 from fairsched.model import events as ev
 from fairsched.model import worker as transitions
 from fairsched.model.cluster import ClusterState, ReserveKv, WorkerPhase
+from fairsched.model.decision import DECODE_ONLY, NO_HOST, Migration, StepPlan, WorkerLoad
 from fairsched.model.events import Event, Finished, Migrated
 from fairsched.model.machine import LatencyModel
-from fairsched.model.plan import DECODE_ONLY, Migration, StepPlan
 from fairsched.model.request import Request
-from fairsched.model.view import NO_HOST, WorkerLoad
 from fairsched.model.worker import Running, WorkerState
 from fairsched.policies.base import AnyLocalPolicy
 

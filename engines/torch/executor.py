@@ -21,7 +21,7 @@ from fairsched.engines.torch.model import SIZES, Llama, babbling
 from fairsched.engines.torch.pages import FlatBatch, Ints, PagePool, PrefixPages, Seats, pages_needed
 from fairsched.engines.torch.random_bits import Keys, bits, key_of, keys_of
 from fairsched.model import events as ev
-from fairsched.model.plan import StepPlan
+from fairsched.model.decision import StepPlan
 from fairsched.model.request import Prompt
 
 WAITS = -1

@@ -9,8 +9,8 @@ import numpy as np
 from fairsched.engines.workloads.errors import WorkloadError, unknown
 from fairsched.engines.workloads.readers import TraceRow
 from fairsched.engines.workloads.sharing import continued
-from fairsched.model import short_repr
 from fairsched.model.request import Client
+from fairsched.model.shown import short_repr
 
 CLIENTS_MAX = 1_000_000
 GRAMMAR = "N | zipf:N[:S] | weights:NAME=W[,NAME=W...] | paths[:NAME=W,...]"

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 import attrs
 
+from fairsched.model.decision import NO_HOST, Host, Overlap, Role
 from fairsched.model.machine import LatencyModel
-from fairsched.model.plan import Overlap
-from fairsched.model.view import NO_HOST, Host, Role
 from fairsched.model.worker import WorkerState
 from fairsched.policies.routers import visible_ns
 

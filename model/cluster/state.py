@@ -16,8 +16,8 @@ from typing import Literal
 import msgspec
 from immutables import Map
 
+from fairsched.model.decision import Migration
 from fairsched.model.events import NOWHERE
-from fairsched.model.plan import Migration
 
 WorkerPhase = Literal["starting", "serving", "draining"]
 MovePhase = Literal["computing", "staged", "reserving", "sending", "landing", "coming"]

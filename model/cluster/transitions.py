@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from fairsched.model.cluster import state as st
 from fairsched.model.cluster.state import ClusterState, Effects, Move
+from fairsched.model.decision import Migration
 from fairsched.model.events import NOWHERE
-from fairsched.model.plan import Migration
 
 Transition = tuple[ClusterState, Effects]
 

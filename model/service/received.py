@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fairsched.model import events as ev
-from fairsched.model import short_repr
 from fairsched.model.pricing import COMMON, Rates, charged_tokens
 from fairsched.model.service.columns import Ints, Table, Tables
+from fairsched.model.shown import short_repr
 
 FOREVER = int(np.iinfo(np.int64).max)
 """Where an interval ends that the run did not end."""

@@ -8,8 +8,8 @@ from bisect import bisect_left
 
 from msgspec.structs import replace
 
+from fairsched.model.decision import InFlight
 from fairsched.model.events import Event, Evicted, Paused, Preempted, Resumed
-from fairsched.model.view import InFlight
 from fairsched.model.worker.state import WorkerState
 
 

@@ -6,8 +6,7 @@ It sees a view, so it cannot know whether a request waits or what the cache real
 
 from collections.abc import Iterator
 
-from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.view import WorkerView
+from fairsched.model.decision import Admission, StepPlan, WorkerView
 
 
 def violations(plan: StepPlan, view: WorkerView) -> tuple[str, ...]:

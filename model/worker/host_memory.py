@@ -8,8 +8,8 @@ as at any admission, and the request computes from the next step on.
 
 from msgspec.structs import replace
 
+from fairsched.model.decision import Host
 from fairsched.model.events import Event, HostLost, SwappedOut, Transferred
-from fairsched.model.view import Host
 from fairsched.model.worker.batch import kv_tokens, requeue
 from fairsched.model.worker.state import WorkerState
 

@@ -8,11 +8,20 @@ What is swapped out counts as used and promised until it has left.
 import msgspec
 from immutables import Map
 
+from fairsched.model.decision import (
+    NO_HOST,
+    NOTHING_LANDED,
+    Host,
+    InFlight,
+    Landed,
+    Role,
+    StepPlan,
+    WorkerLoad,
+    WorkerView,
+)
 from fairsched.model.events import Event
-from fairsched.model.plan import StepPlan
 from fairsched.model.prefix_cache import PrefixCache, SortedTuple
 from fairsched.model.request import Request
-from fairsched.model.view import NO_HOST, NOTHING_LANDED, Host, InFlight, Landed, Role, WorkerLoad, WorkerView
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):

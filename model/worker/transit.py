@@ -9,10 +9,9 @@ back as well, and the request is computed again.
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model.decision import Landed, StepPlan
 from fairsched.model.events import Arrived, Event, Migrated
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Request
-from fairsched.model.view import Landed
 from fairsched.model.worker.batch import evict, generated, kv_tokens, release
 from fairsched.model.worker.host_memory import drop
 from fairsched.model.worker.state import Outgoing, Step, Waiting, WorkerState

@@ -10,6 +10,7 @@ the driver (simulator, proof, conformance machine) supplies it.
 
 from msgspec.structs import replace
 
+from fairsched.model.decision import NO_HOST, Admission, InFlight, StepPlan
 from fairsched.model.events import (
     Admitted,
     Arrived,
@@ -24,9 +25,7 @@ from fairsched.model.events import (
     Settled,
     SwappedIn,
 )
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Request
-from fairsched.model.view import NO_HOST, InFlight
 from fairsched.model.worker.batch import evict, generated, join_decode, keep, pause, release, requeue, unpause
 from fairsched.model.worker.host_memory import drop, fetch, land, lose_host, swap_out
 from fairsched.model.worker.state import Running, Step, Waiting, WorkerState

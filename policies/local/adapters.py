@@ -15,8 +15,8 @@ the first to be done.  Requests that gate and order put before that one go first
 import numpy as np
 
 from fairsched.model.algebra import NUMPY, Algebra, Mask, Point, Vector
+from fairsched.model.decision import WorkerView
 from fairsched.model.theorem import SLOTS_RESPECTED, Theorem
-from fairsched.model.view import WorkerView
 from fairsched.policies.local.state import AnyLocalState
 from fairsched.policies.orders import QueuedRequest
 

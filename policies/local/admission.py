@@ -24,10 +24,9 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP, Ints
-from fairsched.model.plan import Admission, StepPlan
+from fairsched.model.decision import Admission, StepPlan, WorkerView
 from fairsched.model.prefix_cache import Insertion, PrefixCache
 from fairsched.model.request import KEY_BYTES
-from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
 from fairsched.policies.gates import AdmissionTransaction, AnyGate, GlobalDeficitGate, InBatchGate, OpenGate

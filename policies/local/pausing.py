@@ -18,8 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP, NUMPY
-from fairsched.model.plan import StepPlan
-from fairsched.model.view import WorkerView
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.policies.gates import InBatchGate
 from fairsched.policies.local.admission import AdmissionPass, Composition, free_tokens, opened
 from fairsched.policies.local.preemption import freed_tokens

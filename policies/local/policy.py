@@ -15,10 +15,9 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import events
-from fairsched.model.plan import DECODE_ONLY, StepPlan
+from fairsched.model.decision import DECODE_ONLY, StepPlan, WorkerView
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Client, Request
-from fairsched.model.view import WorkerView
 from fairsched.policies.base import NO_GUARANTEE, Guarantee, LocalPolicy, SharesCredit, WaitReason
 from fairsched.policies.batching import Batch, full_steps
 from fairsched.policies.gates import AnyLeasedGate, DeficitGate, HierarchicalGate, InBatchGate

@@ -27,10 +27,9 @@ from typing import Any, ClassVar
 import attrs
 from msgspec.structs import replace
 
-from fairsched.model.plan import StepPlan
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.model.view import WorkerView
 from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch
 from fairsched.policies.local.admission import AdmissionPass, free_tokens, growth_steps, step_plan

@@ -21,8 +21,7 @@ from heapq import heappop, heapreplace
 from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP
-from fairsched.model.plan import StepPlan
-from fairsched.model.view import InFlight, WorkerView
+from fairsched.model.decision import InFlight, StepPlan, WorkerView
 from fairsched.policies.local.admission import AdmissionPass, Composition
 from fairsched.policies.local.standings import Placed, Standing, Standings
 from fairsched.policies.local.state import AnyLocalState, group_of, requeued, steps_of

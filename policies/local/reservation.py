@@ -23,9 +23,9 @@ ever.
 from bisect import insort
 from collections.abc import Sequence
 
+from fairsched.model.decision import WorkerView
 from fairsched.model.machine import Performance
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.model.view import WorkerView
 from fairsched.policies.batching import Batch, Batching
 from fairsched.policies.local.state import AnyLocalState
 from fairsched.policies.orders import QueuedRequest, predicted

@@ -7,8 +7,8 @@ from typing import TypeVar
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model.decision import InFlight, WorkerView
 from fairsched.model.serialization import Derived
-from fairsched.model.view import InFlight, WorkerView
 from fairsched.policies.orders import Order
 from fairsched.policies.orders.abilities import Promotes
 

@@ -19,8 +19,7 @@ import attrs
 from msgspec.structs import replace
 
 from fairsched.model.algebra import NO_GROUP
-from fairsched.model.plan import StepPlan
-from fairsched.model.view import WorkerView
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.policies.batching import Batch
 from fairsched.policies.local.adapters import AdapterSlots
 from fairsched.policies.local.admission import AdmissionPass, Composition, growth_steps, step_plan

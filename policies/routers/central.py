@@ -28,11 +28,10 @@ from msgspec.structs import replace
 
 from fairsched.model import events as ev
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
-from fairsched.model.plan import ClusterPlan, Dispatch
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, WorkerLoad
 from fairsched.model.prefix_cache import IndexMatch, PrefixIndex
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import validators
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.gates import DeficitGate, DeficitState

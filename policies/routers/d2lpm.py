@@ -45,12 +45,11 @@ from fairsched.model.algebra import (
     Scalar,
     Vector,
 )
-from fairsched.model.plan import Dispatch
+from fairsched.model.decision import ClusterView, Dispatch, WorkerLoad
 from fairsched.model.prefix_cache import ROOT, IndexMatch, PrefixIndex, bits
 from fairsched.model.pricing import Rates, price
 from fairsched.model.request import TOKENS_MAX, Prompt, Request
 from fairsched.model.theorem import BACKLOGGED_EVERYWHERE, BOTH_SERVE, EQUAL_WORKERS, QUANTUM_POSITIVE, Theorem
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import validators
 from fairsched.policies.base import Router
 from fairsched.policies.gates import DeficitGate, deficit

@@ -26,11 +26,10 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import events as ev
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
 from fairsched.policies.routers.load_based import freeness, freest
 from fairsched.policies.validators import not_negative, one_of, positive

@@ -11,10 +11,9 @@ import attrs
 import msgspec
 from immutables import Map
 
-from fairsched.model.plan import Dispatch
+from fairsched.model.decision import ClusterView, Dispatch, WorkerLoad
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.draw import draw
 from fairsched.policies.validators import not_negative, one_of

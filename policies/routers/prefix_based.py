@@ -16,12 +16,11 @@ import attrs
 import msgspec
 from immutables import Map
 
+from fairsched.model.decision import ClusterView, Dispatch, WorkerLoad
 from fairsched.model.events import Cached, Event, Evicted, WorkerJoined, WorkerLeft
-from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, PrefixIndex, walk
 from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.routers.load_based import NoRouterState
 

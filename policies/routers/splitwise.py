@@ -39,11 +39,10 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import events as ev
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration, Overlap, Role, WorkerLoad
 from fairsched.model.events import Event
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration, Overlap
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
-from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.orders import predicted
 from fairsched.policies.validators import not_negative, one_of, positive

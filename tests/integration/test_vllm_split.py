@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from fairsched.model.plan import Dispatch
+from fairsched.model.decision import ClusterView, Dispatch, WorkerLoad
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers import JoinShortestQueue
 
 pytest.importorskip("vllm", reason="vLLM is not installed")

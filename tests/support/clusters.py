@@ -10,10 +10,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, Restart
+from fairsched.model.decision import ClusterPlan, ClusterView, WorkerLoad
 from fairsched.model.events import Cancelled, Event, Finished, Rejected
-from fairsched.model.plan import ClusterPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyClusterPolicy
 
 Keys = tuple[int, ...]

@@ -3,10 +3,9 @@
 from collections import Counter
 from typing import Any
 
+from fairsched.model.decision import Host, StepPlan
 from fairsched.model.events import Admitted, ClientConfigured, Decoded, Event, Finished, Preempted
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import Host
 from fairsched.model.worker import WorkerState, transitions
 from fairsched.policies.local import ComposedPolicy
 

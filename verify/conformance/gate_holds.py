@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from fairsched.model.algebra import NO_GROUP, Ints
-from fairsched.model.plan import DECODE_ONLY, StepPlan
+from fairsched.model.decision import DECODE_ONLY, StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyLocalPolicy

@@ -35,11 +35,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fairsched.model import theorem as th
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Admission, Host, StepPlan, WorkerView
 from fairsched.model.events import Cancelled, ClientConfigured, Event, Finished, Rejected, Settled, WorkerJoined
 from fairsched.model.monitor import Monitor
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Request
-from fairsched.model.view import Host, WorkerView
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
 from fairsched.policies.base import AnyLocalPolicy, Explains, WaitReason
 from fairsched.policies.local import AnyLocalState, LocalState

@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Admission, StepPlan
 from fairsched.model.events import Admitted, Event, Paused, Preempted, Resumed, SwappedIn, SwappedOut, WorkerJoined
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy

@@ -27,9 +27,8 @@ from msgspec.structs import replace
 from fairsched.model import cluster
 from fairsched.model import events as ev
 from fairsched.model import worker as transitions
-from fairsched.model.plan import Dispatch, Migration
+from fairsched.model.decision import ClusterView, Dispatch, Migration, Role
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView, Role
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter
 from fairsched.policies.batching import Chunked

@@ -13,10 +13,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Admission, Host, StepPlan
 from fairsched.model.events import Event, WorkerJoined
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Slo, Workload
-from fairsched.model.view import Host
 from fairsched.model.worker import InfeasiblePlanError, Step, WorkerState
 
 KEYS_MAX = 2

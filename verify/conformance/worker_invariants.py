@@ -7,9 +7,9 @@ from collections import Counter
 
 import msgspec
 
+from fairsched.model.decision import Host, InFlight
 from fairsched.model.prefix_cache import PrefixCache, PrefixTree
 from fairsched.model.request import KEY_BYTES
-from fairsched.model.view import Host, InFlight
 from fairsched.model.worker import Running, WorkerState
 
 

@@ -23,9 +23,9 @@ from typing import Any
 import attrs
 
 from fairsched.model import machine as model_latency
-from fairsched.model import short_repr
 from fairsched.model.request import Client
 from fairsched.model.serialization import parse
+from fairsched.model.shown import short_repr
 from fairsched.model.theorem import EQUAL_QUANTA, Theorem
 from fairsched.policies.base import Limits
 from fairsched.policies.gates import BoundTerms

@@ -12,7 +12,7 @@ from time import perf_counter
 import attrs
 import msgspec
 
-from fairsched.model import short_repr
+from fairsched.model.shown import short_repr
 from fairsched.model.theorem import Theorem
 from fairsched.verify import proofs
 from fairsched.verify.logic import Claim, NotAWitness, SavedDocument, attained

@@ -24,8 +24,8 @@ from fairsched.engines import serving
 from fairsched.engines.adapters.common import RequestTracker, TrackedRequest
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
 from fairsched.engines.adapters.vllm.protocol import VllmRequest, ended_well
+from fairsched.model.decision import Admission
 from fairsched.model.events import Admitted, Event, Paused, Resumed
-from fairsched.model.plan import Admission
 from fairsched.policies.guarantees import Reservations, grown_outputs
 
 NEVER = 1 << 62

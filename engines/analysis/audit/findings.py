@@ -31,8 +31,8 @@ from fairsched.engines.analysis.figures import share, time, who
 from fairsched.engines.analysis.metrics import gaps, most_charged
 from fairsched.engines.analysis.outcomes import Summary, summary
 from fairsched.engines.logs.access import UNKNOWN, Ending
-from fairsched.model import html_table, short_repr
 from fairsched.model.service import Gap, Ints, Table, anywhere
+from fairsched.model.shown import html_table, short_repr
 
 
 @attrs.frozen

@@ -27,7 +27,7 @@ from fairsched.engines.analysis.table import (
     simulated,
 )
 from fairsched.engines.analysis.verdict import broke_a_bound, others_wait_us, verdict
-from fairsched.model import html_table
+from fairsched.model.shown import html_table
 
 CLIENTS_SHOWN = 32
 

@@ -10,7 +10,7 @@ from fairsched.engines.analysis.audit import Audit
 from fairsched.engines.calibration.from_log import LogFit
 from fairsched.engines.capacity.advice.effects import Effects, Interval
 from fairsched.engines.logs.access import AccessLog
-from fairsched.model import short_repr
+from fairsched.model.shown import short_repr
 
 Verdict = Literal["gate", "leave", "capacity", "unknown"]
 """`gate`: it would help.  `leave`: no client waits long.  `capacity`: clients wait, and a gate would not help most.

@@ -9,9 +9,9 @@ import attrs
 
 from fairsched.engines.simulation import Cluster, RunSpec, latency_model
 from fairsched.engines.workloads import KvLink, WorkerSpec
+from fairsched.model.decision import Role
 from fairsched.model.machine import LatencyModel, gpu_of, pipelined
 from fairsched.model.request import Workload
-from fairsched.model.view import Role
 
 Objective = Literal["gpu", "cost", "dollar", "watt"]
 OBJECTIVES: tuple[Objective, ...] = ("gpu", "cost", "dollar", "watt")

@@ -6,8 +6,8 @@ from typing import Any
 from fairsched.engines.gateway.window.flight import WINDOW, Placement
 from fairsched.engines.gateway.window.window import Window
 from fairsched.engines.serving import AdmissionChoice
+from fairsched.model.decision import Admission
 from fairsched.model.events import Lent
-from fairsched.model.plan import Admission
 from fairsched.policies.gates import AnyLeasedGate
 from fairsched.policies.local import ComposedPolicy
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Set
 import attrs
 
 from fairsched.engines.serving import RouterGuard
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import Admitted, Arrived, Event, WorkerJoined, WorkerLeft
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX, accepted
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView, WorkerLoad
 
 _log = logging.getLogger("fairsched.gateway")
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from fairsched.model.plan import Admission
+from fairsched.model.decision import Admission
 from fairsched.model.request import Request
 from fairsched.policies.guarantees import charged_at_once
 

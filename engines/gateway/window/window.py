@@ -50,7 +50,7 @@ from fairsched.engines.gateway.window.pool import ServerPool, Share
 from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
 from fairsched.model import events as ev
-from fairsched.model.plan import Admission
+from fairsched.model.decision import Admission
 from fairsched.model.request import Client, Request
 from fairsched.policies import guarantees
 from fairsched.policies.base import AnyLocalPolicy, AnyRouter

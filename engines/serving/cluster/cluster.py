@@ -40,9 +40,8 @@ from fairsched.engines.serving.state import packed
 from fairsched.model import cluster
 from fairsched.model import events as ev
 from fairsched.model.cluster import ClusterState, MovePhase
-from fairsched.model.plan import Dispatch, Migration
+from fairsched.model.decision import ClusterView, Dispatch, Migration, Role
 from fairsched.model.request import Client, Groups, Job
-from fairsched.model.view import ClusterView, Role
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 
 _log = logging.getLogger("fairsched.cluster")

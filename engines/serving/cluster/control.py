@@ -16,9 +16,8 @@ from sortedcontainers import SortedDict
 
 from fairsched.engines.serving.cluster.member import OpenRequest, StateReplica
 from fairsched.engines.serving.guard import RouterGuard
+from fairsched.model.decision import ClusterView, Dispatch, Migration
 from fairsched.model.events import NOWHERE, Arrived, Event
-from fairsched.model.plan import Dispatch, Migration
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyClusterPolicy
 
 FRUITLESS_MAX = 1_000

@@ -18,9 +18,9 @@ from fairsched.engines.serving.answers import Answer
 from fairsched.engines.serving.cluster import worker as wire
 from fairsched.engines.serving.cluster.worker import ServingReport
 from fairsched.model.cluster import WorkerPhase
+from fairsched.model.decision import Role, WorkerLoad
 from fairsched.model.events import ClientConfigured, Event
 from fairsched.model.request import Client, Request
-from fairsched.model.view import Role, WorkerLoad
 from fairsched.policies.base import AnyLocalPolicy, SharesCredit
 
 _log = logging.getLogger("fairsched.cluster")

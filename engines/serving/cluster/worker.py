@@ -22,10 +22,10 @@ from fairsched.engines.serving.runner import since_now
 from fairsched.engines.serving.state import unpacked
 from fairsched.model import cluster
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Role, WorkerLoad
 from fairsched.model.events import Event, Rejected
 from fairsched.model.request import Client, Request
 from fairsched.model.theorem import Certificate
-from fairsched.model.view import Role, WorkerLoad
 from fairsched.policies.base import AnyLocalPolicy
 
 

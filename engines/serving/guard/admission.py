@@ -20,11 +20,10 @@ from fairsched.engines.serving.guard.advisor import Advisor, FaultError, Observe
 from fairsched.engines.serving.guard.answers import cluster_plan_of, dispatch_of, plan_of, unfit
 from fairsched.engines.serving.guard.budget import OverdueError
 from fairsched.engines.serving.guard.guard import PENDING_MAX, Failsafe
+from fairsched.model.decision import Admission, ClusterPlan, ClusterView, Dispatch, WorkerView
 from fairsched.model.events import Event
-from fairsched.model.plan import Admission, ClusterPlan, Dispatch
 from fairsched.model.prefix_cache import SortedTuple
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView, WorkerView
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy, AnyRouter, LetsPass, PausesClients, Router
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairsched.engines.serving.guard.advisor import FaultError
 from fairsched.engines.serving.guard.budget import text_of
-from fairsched.model.plan import Admission, ClusterPlan, Dispatch, Migration, StepPlan
+from fairsched.model.decision import Admission, ClusterPlan, Dispatch, Migration, StepPlan
 
 SIZE_MAX = 1 << 62
 """No number of a decision is larger."""

@@ -24,8 +24,8 @@ from fairsched.engines.serving.guard.answers import plan_of
 from fairsched.engines.serving.guard.budget import OverdueError, text_of
 from fairsched.engines.serving.guard.history import history
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Admission, StepPlan
 from fairsched.model.events import Admitted, Decoded, Event, Paused, Preempted, Resumed, SwappedIn, SwappedOut
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, violations
 from fairsched.policies.base import AnyLocalPolicy

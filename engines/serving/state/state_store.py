@@ -22,8 +22,8 @@ from fairsched.engines.serving.loop import Engine
 from fairsched.engines.serving.state.journal import StateStore, read_journal
 from fairsched.engines.serving.state.restart import Recovery, kept, recovered
 from fairsched.engines.serving.state.snapshot import packed, restore, sha256_of, snapshot
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Event
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Job
 from fairsched.policies.base import AnyLocalPolicy
 

@@ -9,9 +9,9 @@ from typing import TypeGuard
 import attrs
 
 from fairsched.model import worker
+from fairsched.model.decision import WorkerView
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.model.view import WorkerView
 from fairsched.policies.orders.base import Order, QueuedRequest
 
 P_DISPLACED = Theorem(

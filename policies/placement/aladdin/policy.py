@@ -26,11 +26,10 @@ import numpy as np
 from msgspec.structs import astuple, replace
 
 from fairsched.model.algebra import Bools, Ints
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration, WorkerLoad
 from fairsched.model.events import Event
 from fairsched.model.machine import DEFAULT_PRESET, PRESETS, PROMPT_TOKENS, LatencyModel, Performance
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import ClusterPolicy
 from fairsched.policies.draw import draw
 from fairsched.policies.placement.aladdin import limits as lim

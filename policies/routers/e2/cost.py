@@ -9,10 +9,10 @@ from typing import Self
 import attrs
 import msgspec
 
+from fairsched.model.decision import WorkerLoad
 from fairsched.model.machine import LatencyModel
 from fairsched.model.prefix_cache import ROOT, IndexMatch, PrefixIndex, Victim
 from fairsched.model.request import Prompt
-from fairsched.model.view import WorkerLoad
 from fairsched.policies.routers.e2.choice import cheapest
 from fairsched.policies.routers.prefix_based import mask_of
 

@@ -31,12 +31,11 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import events as ev
+from fairsched.model.decision import ClusterView, Dispatch, WorkerLoad
 from fairsched.model.machine import PRESETS, LatencyModel
-from fairsched.model.plan import Dispatch
 from fairsched.model.prefix_cache import ROOT, IndexMatch, PrefixIndex, bits
 from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import Router
 from fairsched.policies.routers import prefix_based as pre
 from fairsched.policies.routers.e2 import choice as picks

@@ -14,11 +14,10 @@ from typing import ClassVar
 
 import attrs
 
+from fairsched.model.decision import ClusterView, Dispatch, WorkerLoad
 from fairsched.model.machine import LatencyModel
-from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Theorem
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.routers.d2lpm import D2LPM
 from fairsched.policies.routers.load_based import JoinShortestQueue, NoRouterState, PowerOfTwo

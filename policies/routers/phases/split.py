@@ -34,12 +34,11 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import events as ev
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration, WorkerLoad
 from fairsched.model.events import Event
 from fairsched.model.machine import LatencyModel
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.routers.load_based import JoinShortestQueue
 from fairsched.policies.validators import one_of

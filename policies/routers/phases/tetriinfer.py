@@ -37,6 +37,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration, Role, WorkerLoad
 from fairsched.model.events import (
     NOWHERE,
     Arrived,
@@ -48,10 +49,8 @@ from fairsched.model.events import (
     Rejected,
     WorkerLeft,
 )
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.draw import draw
 from fairsched.policies.orders import predicted

@@ -18,10 +18,9 @@ from fairsched.engines.gateway import Share, Window, window_policy
 from fairsched.engines.serving import AdmissionGuard, NoDecisionError, RouterGuard, empty_worker
 from fairsched.engines.serving.guard.advisor import is_shipped
 from fairsched.engines.serving.guard.budget import OverdueError, within
+from fairsched.model.decision import Admission, ClusterPlan, ClusterView, Dispatch, Migration, StepPlan, WorkerLoad
 from fairsched.model.events import Arrived, WorkerJoined
-from fairsched.model.plan import Admission, ClusterPlan, Dispatch, Migration, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 from fairsched.policies.routers import JoinShortestQueue
 from tests.support.adapters import sglang_stand_in, vllm_stand_in

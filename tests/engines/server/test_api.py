@@ -9,7 +9,7 @@ import pytest
 
 from fairsched.engines.server import Access, app
 from fairsched.engines.server.calls import COMPLETION_TOKENS
-from fairsched.model.plan import StepPlan
+from fairsched.model.decision import StepPlan
 from fairsched.policies.routers import RoundRobin
 from tests.support.adapters.loops import in_loop, until
 from tests.support.engines.fake_executor import FakeExecutor, GatedExecutor, answer_of

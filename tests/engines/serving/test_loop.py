@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.serving import Answer, BlockKeys, Engine, Executor, Sampling
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.model.events import Cancelled, Event, Finished, Rejected
-from fairsched.model.plan import StepPlan
-from fairsched.model.view import WorkerView
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.catalog import FCFS, VTC

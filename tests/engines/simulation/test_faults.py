@@ -12,8 +12,8 @@ from fairsched.engines.analysis import replay
 from fairsched.engines.logs import LogWriter, RunInfo, params_of
 from fairsched.engines.workloads.fleet import KvLink
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Role
 from fairsched.model.events import Migrated, Rejected, TransferFailed, TransferStarted
-from fairsched.model.view import Role
 from fairsched.policies.registry import parameters
 from tests.engines.analysis.test_phases import check
 from tests.support.faults.worlds import (

@@ -10,10 +10,9 @@ import attrs
 import pytest
 
 from benchmarks.scaling.states import KEPT, state_costs
+from fairsched.model.decision import ClusterView, Dispatch
 from fairsched.model.events import Event, Finished
-from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
 

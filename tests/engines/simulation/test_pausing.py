@@ -10,10 +10,9 @@ from hypothesis import given, settings
 
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import PolicyStallError, SimulatedWorker
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.model.events import Event, Finished, Paused, Resumed
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Workload
-from fairsched.model.view import WorkerView
 from fairsched.model.worker import change_batch
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.routers import RoundRobin

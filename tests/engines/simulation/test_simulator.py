@@ -14,12 +14,11 @@ from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import ENDS, PolicyStallError
 from fairsched.engines.workloads.fleet import Crash, Drain, Join, Restart, WorkerSpec
 from fairsched.model import events as ev
+from fairsched.model.decision import Admission, StepPlan, WorkerView
 from fairsched.model.events import Event
 from fairsched.model.machine import AttentionTable, DecodePiece, HostTime, Kernels, LatencyModel, Skew, TimeTable
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.serialization import digest
-from fairsched.model.view import WorkerView
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.local import ComposedPolicy

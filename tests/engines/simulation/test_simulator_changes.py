@@ -16,9 +16,8 @@ from fairsched.engines.logs import LogWriter, RunInfo, params_of
 from fairsched.engines.simulation import Reports, Simulator, simulate_events
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, KvLink, Restart, WorkerSpec
 from fairsched.model import events as ev
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, parameters, with_parameters

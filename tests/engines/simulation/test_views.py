@@ -12,10 +12,10 @@ from fairsched.engines.simulation.control_plane import ControlPlane, Reports
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker, WorkerPool
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import Crash, Drain, Join, Restart, WorkerSpec
+from fairsched.model.decision import ClusterView, Role
 from fairsched.model.events import Arrived
 from fairsched.model.machine import DEFAULT_PRESET, PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import ClusterView, Role
 from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES

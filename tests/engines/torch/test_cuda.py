@@ -17,8 +17,8 @@ from fairsched.engines.torch import attention as torch_attention
 from fairsched.engines.torch import cuda as torch_cuda
 from fairsched.engines.torch import executor as torch_executor
 from fairsched.engines.torch.checkpoint import load_checkpoint, save_checkpoint
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Admitted, Arrived
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.policies.registry import local_policy, with_parameters
 from tests.support.torch.kernel import slow_varlen, stand_in

@@ -11,8 +11,8 @@ from fairsched.engines.torch import Llama
 from fairsched.engines.torch import attention as torch_attention
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.engines.torch.model import SIZES
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Admitted, Arrived, Cancelled, Prefilled
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.policies.local import PredictedBatches
 from fairsched.policies.registry import LOCAL_POLICIES

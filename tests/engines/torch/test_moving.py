@@ -13,8 +13,8 @@ from fairsched.engines.serving.executor import MovesKV
 from fairsched.engines.torch import Llama
 from fairsched.engines.torch.executor import TorchExecutor
 from fairsched.engines.torch.model import SIZES
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Admitted, Arrived, Migrated
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import NoRoomError, arrive, depart, generated, kv_tokens, receive, reserve, sent, stage
 from tests.engines.torch.test_executor import check_answers

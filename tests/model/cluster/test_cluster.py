@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from fairsched.model import cluster
 from fairsched.model.algebra import NUMPY
 from fairsched.model.cluster import ClusterState, Move, transitions
+from fairsched.model.decision import Migration, Overlap
 from fairsched.model.events import NOWHERE
-from fairsched.model.plan import Migration, Overlap
 from fairsched.verify.proofs.memory.moves import moves_claim
 
 CLAIM = moves_claim()

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fairsched.model.decision import Admission, Host, StepPlan
 from fairsched.model.events import Admitted, Decoded, Finished, Rejected, Settled
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import Host
 from fairsched.model.worker import (
     InfeasiblePlanError,
     WorkerState,

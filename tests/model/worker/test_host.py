@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from fairsched.model.decision import Admission, Host, StepPlan
 from fairsched.model.events import Admitted, Event, HostLost, Preempted, SwappedIn, SwappedOut, Transferred
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import Host
 from fairsched.model.worker import InfeasiblePlanError, Step, WorkerState, transitions, violations
 from fairsched.model.worker.batch import evict
 from fairsched.verify.conformance import worker_invariants

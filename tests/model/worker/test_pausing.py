@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Admission, Host, StepPlan
 from fairsched.model.events import Cancelled, Decoded, Event, Finished, Migrated, Paused, Preempted, Resumed, SwappedOut
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import Host
 from fairsched.model.worker import Step, WorkerState
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.strategies import plays

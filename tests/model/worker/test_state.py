@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Admission, Host, StepPlan, WorkerLoad
 from fairsched.model.events import Arrived, Event, Evicted, Finished, Transferred
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import Host, WorkerLoad
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, kv_tokens
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.event_invariants import EventLedger

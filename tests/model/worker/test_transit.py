@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Admission, Host, StepPlan
 from fairsched.model.events import Arrived, Event, Finished, Migrated, Preempted, Rejected
-from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.view import Host
 from fairsched.model.worker import NoRoomError, Step, WorkerState
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.strategies import requests, step_plans

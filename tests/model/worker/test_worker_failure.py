@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fairsched.model.decision import Admission, StepPlan
 from fairsched.model.events import Event, Evicted, Finished, Preempted, WorkerJoined
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import Step, WorkerState, transitions
 from fairsched.policies.base import AnyLocalPolicy

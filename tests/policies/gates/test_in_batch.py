@@ -14,10 +14,10 @@ from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model import worker as transitions
 from fairsched.model.algebra import NO_SCORE, NUMPY
+from fairsched.model.decision import Host
 from fairsched.model.events import Event, Finished, Paused, Preempted
 from fairsched.model.monitor import Monitor
 from fairsched.model.request import Client, Prompt, Request, Workload
-from fairsched.model.view import Host
 from fairsched.model.worker import InfeasiblePlanError, WorkerState
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, DLPMInBatch

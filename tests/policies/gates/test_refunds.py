@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from fairsched.cli import main
 from fairsched.model.algebra import NO_SCORE, NUMPY, Ints
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Admitted, Arrived, Cancelled, ClientConfigured, Event, Migrated, Prefilled
 from fairsched.model.monitor import Monitor, MonitorReport
-from fairsched.model.plan import StepPlan
 from fairsched.model.pricing import price
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.worker import transitions

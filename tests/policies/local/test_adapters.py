@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import generate, load_trace, save_workload
 from fairsched.engines.workloads.fleet import WorkerSpec
+from fairsched.model.decision import Admission, StepPlan
 from fairsched.model.events import Rejected
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, transitions
 from fairsched.policies.catalog import DLPM, FCFS, DLPMInBatch

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.model import worker as transitions
+from fairsched.model.decision import Admission, StepPlan
 from fairsched.model.events import Preempted
-from fairsched.model.plan import Admission, StepPlan
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import BATCHINGS, Chunked, EagerPrefill, MemoryCentric

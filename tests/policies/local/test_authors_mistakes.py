@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 import fairsched as fs
 from fairsched.model import algebra as al
-from fairsched.model.plan import StepPlan
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.model.request import Request
-from fairsched.model.view import WorkerView
 from fairsched.policies.gates import AdmissionTransaction, DeficitGate, DeficitState, KernelFault, KernelGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, Order, QueuedRequest

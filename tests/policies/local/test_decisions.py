@@ -17,10 +17,9 @@ import msgspec
 import pytest
 
 from fairsched.model import worker as transitions
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.model.events import ClientConfigured, Event
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import WorkerView
 from fairsched.model.worker import NoRoomError
 from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.gates import AnyGate, BandGate, DeficitGate, GlobalDeficitGate, HierarchicalGate, InBatchGate

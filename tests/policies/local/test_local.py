@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from fairsched.model import events
+from fairsched.model.decision import Admission
 from fairsched.model.events import Admitted, Decoded, Prefilled
-from fairsched.model.plan import Admission
 from fairsched.model.request import Prompt, Request
 from fairsched.model.serialization import StateError
 from fairsched.policies.batching import BATCHINGS, Batching, Chunked, EagerPrefill, IterationLevel, RequestLevel

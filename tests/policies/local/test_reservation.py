@@ -5,9 +5,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from fairsched.model.decision import WorkerView
 from fairsched.model.events import Preempted
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import WorkerView
 from fairsched.policies.batching import BATCHINGS, Batch, Batching, Chunked, EagerPrefill, Reserve
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.local.reservation import Foreseen, first_finish_slack, most_held, peak_slack, steps_refused

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, KvLink, Restart, WorkerSpec, host_link
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration, StepPlan
 from fairsched.model.events import Admitted, Arrived, Event, Finished, Preempted, SwappedIn, SwappedOut, Transferred
 from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration, StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import ClusterView
 from fairsched.model.worker import transitions
 from fairsched.policies.batching import BATCHINGS, Reserve
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, OpenGate

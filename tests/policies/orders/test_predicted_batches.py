@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.engines.simulation import Bucketed, Oracle, Predictor, simulate_events
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Admitted, Finished, Preempted
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.worker import transitions
 from fairsched.policies.catalog import S3, FCFSOptimistic, PiA

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import NOWHERE, Arrived, Decoded, Prefilled
 from fairsched.model.machine import Performance
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.placement import aladdin
 from fairsched.policies.placement.aladdin import Aladdin
 from fairsched.policies.placement.aladdin import limits as lim

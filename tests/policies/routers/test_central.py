@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads.fleet import Change
+from fairsched.model.decision import WorkerLoad
 from fairsched.model.events import NOWHERE, Admitted, Arrived, Event, Finished, Rejected
 from fairsched.model.pricing import Rates, charge_max_reserved
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import WorkerLoad
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.routers import CentralDLPM
 from fairsched.policies.routers.central import CentralState

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from fairsched.model.algebra import EXACT, NUMPY, ExactVector
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import Cached, Cancelled, ClientConfigured, Evicted, Finished, Rejected, WorkerLeft
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers import D2LPM, D2LPMPrinted
 from fairsched.policies.routers import d2lpm as kernel
 from fairsched.policies.routers.d2lpm import FEW, SPARSE, D2LPMState, Sparse

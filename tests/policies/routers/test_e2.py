@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import Admitted, Cached, Cancelled, Event, Evicted, Finished, WorkerJoined, WorkerLeft
 from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.prefix_cache import PrefixIndex
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers.e2 import E2, E2Printed, E2State, rebalanced, split
 from fairsched.policies.routers.e2.cost import Case, Prices
 from fairsched.policies.routers.e2.router import Choice

@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import Cached, Cancelled, Evicted, Finished
 from fairsched.model.machine import DecodePiece, LatencyModel
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers.e2 import E2Printed, E2State
 from tests.support.clusters import Keys, request
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from fairsched.engines.simulation import Simulator
 from fairsched.model import events
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration, WorkerLoad
 from fairsched.model.machine import PRESETS
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.routers import Freeness, Llumnix

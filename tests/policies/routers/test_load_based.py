@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model.view import ClusterView, WorkerLoad
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.draw import draw
 from fairsched.policies.registry import ROUTERS, router_parameters, router_with

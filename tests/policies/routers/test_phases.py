@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from fairsched.engines.simulation import simulate_events
 from fairsched.engines.workloads.fleet import Change, Crash, KvLink, LinkDown, WorkerSpec
 from fairsched.model import events as ev
+from fairsched.model.decision import ClusterView, Migration, Role, WorkerLoad
 from fairsched.model.events import Event
 from fairsched.model.machine import PRESETS
-from fairsched.model.plan import Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.batching import CappedPrefill, EagerPrefill
 from fairsched.policies.catalog import DistServeLocal, DistServeLocalReleased
 from fairsched.policies.routers import (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import Evicted, WorkerLeft
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers import LMetric, LongestPrefixRouter, OraclePartition
 from tests.support.clusters import request, view_of
 

@@ -11,9 +11,9 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import WorkerLeft
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies.routers import SAL, SALPrinted
 from fairsched.policies.routers.sal import Estimate, WindowMeans
 

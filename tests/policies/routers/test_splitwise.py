@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
 from fairsched.model import events as ev
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration, Role, WorkerLoad
 from fairsched.model.machine import DecodePiece, LatencyModel
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.batching import WholePrompts
 from fairsched.policies.catalog import SplitwiseMachine
 from fairsched.policies.gates import OpenGate

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from fairsched.engines.simulation import Bucketed, Cluster, Oracle, simulate
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import WorkerSpec
+from fairsched.model.decision import ClusterView, Role, WorkerLoad
 from fairsched.model.machine import PRESETS
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, Role, WorkerLoad
 from fairsched.policies.routers import TetriInfer
 from fairsched.policies.routers.phases import HeavyLight
 from fairsched.policies.routers.phases.tetriinfer import EMPTY, NO_FLIPS, Flips, Mix, MixState, advanced, as_they_serve

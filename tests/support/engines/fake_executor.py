@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fairsched.engines.serving import Sampling
 from fairsched.engines.serving.state import packed, unpacked
 from fairsched.model import events as ev
-from fairsched.model.plan import StepPlan
+from fairsched.model.decision import StepPlan
 
 VOCABULARY = 97
 

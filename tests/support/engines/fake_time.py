@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from fairsched.engines.calibration.meter import StepShape
+from fairsched.model.decision import StepPlan
 from fairsched.model.machine import LatencyModel
-from fairsched.model.plan import StepPlan
 from tests.support.engines.fake_executor import FakeExecutor
 
 

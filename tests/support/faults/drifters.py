@@ -5,9 +5,8 @@ from typing import Any, ClassVar
 import attrs
 
 from fairsched.model import events as ev
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration, Overlap
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration, Overlap
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.draw import draw
 

@@ -6,10 +6,9 @@ import attrs
 import msgspec
 from immutables import Map
 
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration
 from fairsched.model.events import Arrived, Cancelled, Event, Finished, Migrated, Rejected, TransferFailed, WorkerLeft
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
 
 

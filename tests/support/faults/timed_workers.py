@@ -21,9 +21,9 @@ from fairsched.engines.serving.log import EventLog
 from fairsched.engines.simulation import Simulator
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.engines.workloads.fleet import WorkerSpec
+from fairsched.model.decision import StepPlan
 from fairsched.model.events import Event
 from fairsched.model.machine import PRESETS
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Client, Job, Workload
 from fairsched.policies.base import AnyClusterPolicy, AnyLocalPolicy
 from tests.support.engines.fake_executor import FakeExecutor

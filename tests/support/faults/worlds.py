@@ -17,10 +17,10 @@ import msgspec
 from fairsched.engines.simulation import Reports, Simulator
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join, KvLink, LinkDown, Restart, WorkerSpec
 from fairsched.model import cluster
+from fairsched.model.decision import Role
 from fairsched.model.events import Event, Finished
 from fairsched.model.machine import LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.model.view import Role
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.local import ComposedPolicy

@@ -8,9 +8,8 @@ from typing import Any
 import attrs
 import msgspec
 
+from fairsched.model.decision import Admission, StepPlan, WorkerView
 from fairsched.model.events import Admitted, Arrived, Decoded, Event, Preempted
-from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.view import WorkerView
 from fairsched.policies.base import LocalPolicy
 from fairsched.policies.catalog import VTC
 from fairsched.policies.local import ComposedPolicy

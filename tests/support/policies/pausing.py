@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairsched.engines.simulation import Simulator
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.model.events import Event
-from fairsched.model.plan import StepPlan
 from fairsched.model.request import Request, Workload
-from fairsched.model.view import WorkerView
 from fairsched.model.worker import violations
 from fairsched.policies.base import Guarantee, LocalPolicy, WaitReason
 from fairsched.policies.catalog import VTC

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import Phase, settings
 from immutables import Map
 
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import Promise
-from fairsched.model.plan import StepPlan
 from fairsched.model.pricing import RATE_MAX, Rates
 from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.view import WorkerView
 from fairsched.model.worker import InfeasiblePlanError
 from fairsched.policies import orders
 from fairsched.policies.base import Guarantee, Limits

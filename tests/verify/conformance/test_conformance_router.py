@@ -11,10 +11,9 @@ import pytest
 from hypothesis import Phase, settings
 from msgspec.structs import replace
 
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch
 from fairsched.model.events import Event, TransferFailed
-from fairsched.model.plan import ClusterPlan, Dispatch
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter, Router
 from fairsched.policies.placement import Aladdin
 from fairsched.policies.registry import CLUSTER_POLICIES, ROUTERS, router_with

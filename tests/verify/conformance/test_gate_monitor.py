@@ -13,11 +13,10 @@ import pytest
 
 from fairsched.model import events
 from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
-from fairsched.model.plan import StepPlan
+from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import WorkerView
 from fairsched.model.worker import WorkerState
 from fairsched.policies import gates
 from fairsched.policies.batching import Chunked

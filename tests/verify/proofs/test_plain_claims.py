@@ -7,9 +7,9 @@ import attrs
 import pytest
 from hypothesis import strategies as st
 
+from fairsched.model.decision import ClusterView
 from fairsched.model.request import Request
 from fairsched.model.theorem import Assumption, Scope, Theorem
-from fairsched.model.view import ClusterView
 from fairsched.policies.base import Router
 from fairsched.policies.registry import CLUSTER_POLICIES
 from fairsched.policies.routers import SAL, RoundRobin

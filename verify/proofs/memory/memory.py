@@ -14,8 +14,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import worker as workers
-from fairsched.model.plan import Admission, StepPlan
-from fairsched.model.view import InFlight
+from fairsched.model.decision import Admission, InFlight, StepPlan
 from fairsched.model.worker import Running, Waiting, WorkerState
 from fairsched.verify.logic import ArithmeticClaim, Condition, Shown, at_least, if_then
 from fairsched.verify.proofs.kernels import worker, worker_batch

@@ -15,8 +15,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from fairsched.model import worker as workers
-from fairsched.model.plan import Admission
-from fairsched.model.view import Host
+from fairsched.model.decision import Admission, Host
 from fairsched.model.worker import InfeasiblePlanError, Waiting, violations
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import OpenGate

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from fairsched.model import worker as workers
 from fairsched.model.algebra import Algebra
-from fairsched.model.plan import Admission
-from fairsched.model.view import Landed
+from fairsched.model.decision import Admission, Landed
 from fairsched.model.worker import InfeasiblePlanError, NoRoomError, Outgoing, Transit, Waiting, WorkerState
 from fairsched.verify import logic as v
 from fairsched.verify.proofs.kernels import transit, worker

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from types import SimpleNamespace
 
+from fairsched.model.decision import WorkerView
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import WorkerView
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import S3, PiA

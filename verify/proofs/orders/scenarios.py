@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import attrs
 import hypothesis.strategies as st
 
-from fairsched.model.plan import StepPlan
+from fairsched.model.decision import Host, StepPlan
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import Host
 from fairsched.model.worker import WorkerState
 from fairsched.policies.local import AnyLocalState, ComposedPolicy
 from fairsched.verify.conformance import WorkerPlay, admitted

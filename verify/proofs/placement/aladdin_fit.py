@@ -10,10 +10,10 @@ from typing import Any
 
 import hypothesis.strategies as st
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.events import NOWHERE, Arrived
 from fairsched.model.machine import Performance
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import placement
 from fairsched.policies.placement import aladdin
 from fairsched.verify.logic import Bug, RefutedClaim, SampledClaim, Shown, changed, refuted, sampled

@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 import msgspec
 
+from fairsched.model.decision import ClusterView
 from fairsched.model.events import Admitted, Decoded, Finished, WorkerJoined
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Prompt, Request
-from fairsched.model.view import ClusterView
 from fairsched.model.worker import WorkerState
 from fairsched.policies.base import AnyRouter
 from fairsched.policies.batching import Chunked

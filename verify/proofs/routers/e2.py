@@ -12,10 +12,10 @@ import attrs
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.prefix_cache import PrefixIndex
 from fairsched.model.request import Prompt, Request
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import routers
 from fairsched.policies.routers import e2
 from fairsched.verify import logic as v

@@ -12,8 +12,8 @@ from typing import Any
 
 from immutables import Map
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.request import Prompt, Request
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import routers
 from fairsched.verify import logic as v
 

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from immutables import Map
 
-from fairsched.model.view import WorkerLoad
+from fairsched.model.decision import WorkerLoad
 from fairsched.policies.routers.phases import ONE_SERVER, P_DS_2, P_DS_3
 from fairsched.verify.logic import ArithmeticClaim, Bug, Claim, Condition, Shown, arithmetic, at_least, if_then
 from fairsched.verify.proofs.kernels import flips

@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 from immutables import Map
 
+from fairsched.model.decision import ClusterView, WorkerLoad
 from fairsched.model.theorem import Theorem
-from fairsched.model.view import ClusterView, WorkerLoad
 from fairsched.policies import routers
 from fairsched.verify import logic as v
 

@@ -8,7 +8,7 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from fairsched.model.view import Role
+from fairsched.model.decision import Role
 from fairsched.policies.routers import P_SW_1, P_SW_3, pool_of, visible_ns
 from fairsched.verify import logic as v
 

@@ -23,9 +23,9 @@ from msgspec.structs import replace
 
 from fairsched.engines.analysis import Measures
 from fairsched.engines.workloads.sampling import EMPTY_TEXT, streams
+from fairsched.model.decision import WorkerLoad
 from fairsched.model.prefix_cache import IndexMatch
 from fairsched.model.request import Client, Prompt, Workload
-from fairsched.model.view import WorkerLoad
 from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.batching import Chunked, EagerPrefill
 from fairsched.policies.local import ComposedPolicy

@@ -23,11 +23,10 @@ from msgspec.structs import replace
 from fairsched.engines.capacity import nine_slos, outcomes_of, trial
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import KvLink, WorkerSpec, at_rate, generate
+from fairsched.model.decision import ClusterView, Dispatch, Role
 from fairsched.model.events import Decoded, Event, Prefilled
 from fairsched.model.machine import GPUS, AttentionFormula, HostTime, Kernels, LatencyModel, TimeTable
-from fairsched.model.plan import Dispatch
 from fairsched.model.request import Request, Workload
-from fairsched.model.view import ClusterView, Role
 from fairsched.policies.catalog import SplitwiseMachine
 from fairsched.policies.routers import JoinShortestQueue, Splitwise
 from fairsched.reproduce.row import Figures, Panel, Platform, Printed, above_zero, fewer, more, number, rows_of

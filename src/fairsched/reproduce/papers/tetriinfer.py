@@ -22,11 +22,10 @@ from fairsched.engines.analysis import Run
 from fairsched.engines.capacity.search import decode_only
 from fairsched.engines.simulation import Bucketed, Cluster, Oracle, Predictor, Simulator, simulate
 from fairsched.engines.workloads import KvLink, WorkerSpec, generate
+from fairsched.model.decision import ClusterView, Dispatch, Role
 from fairsched.model.events import Admitted, Decoded, Event
 from fairsched.model.machine import PRESETS
-from fairsched.model.plan import Dispatch
 from fairsched.model.request import Prompt, Request, Workload
-from fairsched.model.view import ClusterView, Role
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.batching import Chunked, EagerPrefill, Reserve
 from fairsched.policies.catalog import FCFS

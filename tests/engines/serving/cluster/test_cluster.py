@@ -21,12 +21,11 @@ from fairsched.engines.serving.cluster.member import Timeouts
 from fairsched.engines.serving.cluster.worker import Cadence, Command, InProcess, Recipe, ServingReport, WorkerConfig
 from fairsched.engines.serving.thread import ServingThread
 from fairsched.model.cluster import check
+from fairsched.model.decision import ClusterView, Dispatch, StepPlan
 from fairsched.model.events import Arrived, Event, Finished, WorkerDraining, WorkerJoined, WorkerLeft
-from fairsched.model.plan import Dispatch, StepPlan
 from fairsched.model.request import Client, Request
 from fairsched.model.serialization import digest
 from fairsched.model.theorem import GATE_RESPECTED, MEM_RESERVE, OUTPUTS_BOUNDED
-from fairsched.model.view import ClusterView
 from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM, FCFS
 from fairsched.policies.gates import DeficitGate

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from fairsched.engines.serving.cluster.cluster import NoWorkerError
 from fairsched.engines.serving.cluster.worker import Cadence
+from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration
 from fairsched.model.events import NOWHERE, Admitted, Arrived, Cancelled, Event, WorkerDraining
-from fairsched.model.plan import ClusterPlan, Dispatch, Migration
 from fairsched.model.request import Request
-from fairsched.model.view import ClusterView
 from fairsched.model.worker.state import NO_TRANSIT
 from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.catalog import FCFS
