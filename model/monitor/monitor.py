@@ -367,9 +367,7 @@ class ClusterMonitor:
         self._make = make
 
     def observe(self, event: ev.Event) -> None:
-        monitor = self._of(event.worker)
-        if monitor is not None:
-            monitor.observe(event)
+        self.observe_all((event,))
 
     def observe_all(self, events: Iterable[ev.Event]) -> None:
         """Observe the cluster's next events; those of one worker that follow each other go there together."""
@@ -398,11 +396,12 @@ def together(reports: Sequence[MonitorReport]) -> dict[str, Finding]:
         several = {report.worker: report.assumptions[name] for report in reports}
         watched = [finding for finding in several.values() if finding.violated is not None]
         one = next(iter(watched or several.values()))
+        counts = [finding.violated for finding in several.values() if finding.violated is not None]
         breaches = [finding.first for finding in watched if finding.first is not None]
         notes = [f"worker {worker}: {finding.note}" for worker, finding in several.items() if finding.note]
         found[name] = attrs.evolve(
             one,
-            violated=sum(finding.violated or 0 for finding in watched) if watched else None,
+            violated=sum(counts) if counts else None,
             first=min(breaches, key=lambda breach: (breach.time_ns, breach.worker), default=None),
             note="; ".join(notes) or None if len(several) > 1 else one.note,
         )

@@ -331,7 +331,8 @@ def promises(random: Random) -> Promise:
         (1,) * CLIENTS,
         (Theorem("T", "", "", (th.MEM_RESERVE, *needs)),),
         charge_max=perhaps(12, 25, 40),
-        quanta=random.choice([(), (4, 4)]),
+        quanta=random.choice([(), (4, 4), (5, 3), (4, 0)]),
+        broken=frozenset(random.sample([th.CAPPED, th.CAPPED_TOGETHER, th.LIFT_ON_JOIN, th.EQUAL_WORKERS], 2)),
         outputs_reserved=random.random() < 0.7,
         unreserved_tokens=random.choice([0, 0, 2]),
         hold_tokens=random.choice([0, 0, 3]),
@@ -476,8 +477,14 @@ def test_assumptions_are_those_of_the_run_written_out(random: Random) -> None:
     held, check = promises(random), random.choice([None, Check()])
     held, measured = attrs.evolve(held, gap_bound=0, lag_bound=0), random.random() < 0.5
     written, monitor, events = WrittenOut(held), Monitor(held, check, gaps=measured), list(runs(random))
-    if held.charging.rates.input > held.charging.rates.output:
-        written.broken.append(("WeightsOrdered", 0, 0))
+    begun = {
+        th.WEIGHTS_ORDERED: held.charging.rates.input > held.charging.rates.output,
+        th.QUANTUM_POSITIVE: 0 in held.quanta,
+        th.EQUAL_QUANTA: held.quanta in ((5, 3), (4, 0)),
+        th.LIFT_ON_JOIN: th.LIFT_ON_JOIN in held.broken,
+        th.EQUAL_WORKERS: th.EQUAL_WORKERS in held.broken,
+    }
+    written.broken += [(assumption.name, 0, 0) for assumption, is_broken in begun.items() if is_broken]
     for position, event in enumerate(events):
         if check is not None and type(event) in check.kinds and check.observe(event):
             name = "PausesObeyed" if isinstance(event, ev.Decoded) else "GateRespected"
@@ -551,6 +558,8 @@ def test_gaps_are_those_of_the_run_written_out(random: Random, gap_bound: int, l
                 assert (first.position, first.bound) == (position, bound)
             assert first == firsts[i]
         assert [report.gap_violations, report.lag_violations] == violations
+        assert (report.gap_bound, report.lag_bound) == ((gap_bound, lag_bound) if judged else (None, None))
+    assert monitor.promise.weights == tuple(weights)
 
 
 @attrs.frozen

@@ -88,6 +88,27 @@ def test_a_client_that_comes_begins_no_interval_anew(follows: bool) -> None:
     assert (report.gap.cost, report.gap_bound, report.gap_violations) == (20, 9, 2)
 
 
+def test_new_limits_hold_for_weights_as_they_are_and_begin_no_interval_anew() -> None:
+    """A promise of other limits is made for the weights now, and judges what comes; a gap goes on over it."""
+
+    def limits(bound: int) -> Promise:
+        def reweighted(now: tuple[int, ...], *_: object) -> Promise:
+            return attrs.evolve(limits(bound), charging=Charging(multipliers=multipliers(now)), weights=now)
+
+        return Promise(Charging(), (1, 1), (), gap_bound=bound, reweighted=reweighted)
+
+    monitor = Monitor(limits(25))
+    monitor.observe_all([arrived(0, client, client) for client in range(2)])
+    monitor.observe_all([ClientConfigured(1, 0, 1, 2), decoded(2, {0: 3})])
+    for time, (bound, violations) in enumerate([(23, 1), (35, 2), (48, 2)], 3):
+        monitor.promised(limits(bound), time)
+        assert (monitor.promise.weights, monitor.promise.gap_bound) == ((1, 2), bound)
+        monitor.observe(decoded(time, {0: 3}))
+        report = monitor.report()
+        assert report.gap is not None
+        assert (report.gap.cost, report.gap_violations) == (12 * (time - 1), violations)
+
+
 def most_given_back(events: list[Event]) -> dict[int, int]:
     """By client, the most that is given back, at any time to come, of what is in flight at one time; from hindsight."""
     admissions: dict[int, tuple[int, int]] = {}
@@ -142,6 +163,10 @@ def test_requests_that_are_cancelled_one_after_the_other_widen_no_bound_together
     events: list[Event] = [arrived(0, 0, 0), admitted(0, 0, 0, 11)]
     for request in range(1, 101):
         events += [arrived(0, request, 0), admitted(0, request, 0, 10), Cancelled(0, 0, request, 0, True, 10, 0)]
-    events.append(Cancelled(0, 0, 0, 0, True, 1, 0))
-    [report] = watched(events, attrs.evolve(promise(Charging(), 1000), refunds_widen=True))
+    monitor = Monitor(attrs.evolve(promise(Charging(), 1000), refunds_widen=True))
+    monitor.observe_all(events)
+    before = monitor.report()
+    monitor.observe(Cancelled(0, 0, 0, 0, True, 1, 0))
+    report = monitor.report()
+    assert (before.given_back, before.widening) == ({0: 10}, 10)
     assert (report.given_back, report.widening) == ({0: 11}, 11)

@@ -13,7 +13,9 @@ from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.model import events as ev
 from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, MonitorReport, Promise, together
-from fairsched.model.request import Client, Workload
+from fairsched.model.monitor.guarantee import Breach
+from fairsched.model.request import Client, Prompt, Request, Workload
+from fairsched.model.service import CLIENTS_MAX, Charging
 from fairsched.model.theorem import ASSUMPTIONS
 from fairsched.policies.gates import AnyGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy
@@ -226,19 +228,6 @@ def test_admitted_around_the_gate(name: str, params: dict[str, Any]) -> None:
     assert report.violated() == {}
 
 
-def test_more_to_be_charged_than_memory_holds() -> None:
-    """Admissions beyond the memory that U was computed from break MemReserve: the promise was made for 20 tokens, and
-    the worker has 200."""
-    chosen, workload = two()
-    held = promise_of(chosen, workload, 20)
-    assert held.charge_max == 2 * 20 - 1
-    report = seen(held, chosen, run(workload, chosen, 200))
-    assert "MemReserve" in report.violated()
-    # The prompt of its third request, and three times six reserved tokens at 2 each.
-    text = "client 0 may be charged 40 after request 4 was admitted, and U is 39"
-    assert first_of(report, "MemReserve") == text
-
-
 def test_cancelled_while_it_runs() -> None:
     """A caller that gives up in the middle of a prefill gets back what was not computed: NothingRefunded."""
     chosen = policy("dlpm", max_batched_tokens=2)
@@ -248,17 +237,6 @@ def test_cancelled_while_it_runs() -> None:
     finding = broken("NothingRefunded", chosen, workload, events, "request 0 was cancelled while it ran")
     assert "D-starvation" in finding.theorems
     assert "D-4.1" not in finding.theorems
-
-
-def test_settled_for_more_than_planned() -> None:
-    """What was planned as cached and had to be computed breaks ExtendAsPlanned, which only the capped theorem needs;
-    settled for less, something is given back."""
-    chosen, workload = two(in_flight_cap_tokens=20)
-    events = run(workload, chosen, CAPACITY)
-    at = next(i for i, event in enumerate(events) if isinstance(event, ev.Admitted)) + 1
-    more, less = (ev.Settled(0, 0, 0, 0, tokens) for tokens in (6, 3))
-    assert broken("ExtendAsPlanned", chosen, workload, [*events[:at], more]).theorems == ("D-cap",)
-    broken("NothingRefunded", chosen, workload, [*events[:at], less])
 
 
 def test_outputs_that_are_not_reserved() -> None:
@@ -337,41 +315,44 @@ def test_every_assumption_is_listed(name: str, reserve: str) -> None:
         assert (findings["GateRespected"].violated is None) == (gate is None)
 
 
-def test_findings_of_several_workers_are_one() -> None:
-    """Over a cluster violations add up, and the first of any worker is the first."""
-    chosen, workload = two()
-    held = promise_of(chosen, workload, CAPACITY)
-    monitors = ClusterMonitor(lambda worker: Monitor(held, worker=worker))
-    monitors.observe(ev.Admitted(7, 0, 0, 0, 0, 4, 6))
-    monitors.observe(ev.Admitted(5, 1, 1, 0, 0, 4, 6))
-    monitors.observe(ev.Cancelled(9, -1, 2, 0, False, 0, 0))
-    joint = together(monitors.reports())
-    finding = joint["ChargesAtLeastOne"]
-    assert finding.first is not None
-    assert (finding.violated, finding.first.worker, finding.first.time_ns) == (2, 1, 5)
-    notes = joint["BackloggedDuring"].note
-    assert notes is not None
-    assert notes.startswith("worker 0: two or more")
-    assert "; worker 1: two or more" in notes
+BREACHES = st.none() | st.builds(Breach, st.integers(0, 2), st.just(0), st.just(0), st.just("x"))
+FINDINGS = st.builds(
+    Finding,
+    st.none() | st.integers(0, 3),
+    BREACHES,
+    st.sampled_from([None, "v", "w"]),
+    st.sampled_from([None, "m", "n"]),
+)
 
 
-def test_what_one_worker_broke_is_not_lost_beside_one_that_is_not_watched() -> None:
-    """Of two workers one says what it holds and gets a request that it cannot: the finding is about that one."""
-    chosen, workload = two()
-    held = promise_of(chosen, workload, CAPACITY)
-    monitors = ClusterMonitor(lambda worker: Monitor(held, worker=worker))
-    request = workload.jobs[0].request
-    monitors.observe_all([ev.WorkerJoined(0, 0, 9), ev.Arrived(1, 0, request), ev.Arrived(1, 1, request)])
-    assert [report.assumptions["FitsAlone"].violated for report in monitors.reports()] == [1, None]
-    assert together(monitors.reports())["FitsAlone"].violated == 1
+@given(st.lists(FINDINGS, max_size=3))
+def test_findings_of_several_workers_are_one(findings: list[Finding]) -> None:
+    """Over a cluster violations add up, and the first of any worker is the first, of two the lower worker's; what is
+    not watched somewhere is judged by the others, and each worker's note is there."""
+    findings = [
+        attrs.evolve(each, first=each.first and attrs.evolve(each.first, worker=worker))
+        for worker, each in enumerate(findings)
+    ]
+    report = Monitor(Promise(Charging(), (1,), ())).report()
+    reports = [attrs.evolve(report, worker=i, assumptions={"A": each}) for i, each in enumerate(findings)]
+    watched = [each for each in findings if each.violated is not None]
+    firsts = [each.first for each in watched if each.first is not None]
+    notes = "; ".join(f"worker {worker}: {each.note}" for worker, each in enumerate(findings) if each.note) or None
+    joint = together(reports)
+    assert list(joint) == ["A"] * bool(findings)
+    for found in joint.values():
+        assert found.violated == (sum(each.violated or 0 for each in watched) if watched else None)
+        assert found.why == (watched or findings)[0].why
+        assert found.first == min(firsts, key=lambda first: (first.time_ns, first.worker), default=None)
+        assert found.note == (notes if len(findings) > 1 else findings[0].note)
 
 
-def test_a_monitor_may_come_late() -> None:
-    """A monitor that is started in the middle of a run follows it, and asks nothing about what it did not see begin."""
-    chosen, workload = two()
-    events = run(workload, chosen, CAPACITY)
-    for start in range(0, len(events), 5):
-        monitor = Monitor(promise_of(chosen, workload, CAPACITY))
-        monitor.observe_all(events[start:])
-        assert set(monitor.report().violated()) <= {"MemReserve"}
-        assert monitor.report().events == len(events) - start
+def test_each_worker_has_a_monitor_of_its_own_and_says_what_it_left_out() -> None:
+    """Events of no worker are skipped; clients beyond those that are compared count with each wait and charge."""
+    monitors = ClusterMonitor(lambda worker: Monitor(Promise(Charging(), (1,), ()), worker=worker))
+    monitors.observe(ev.Cancelled(0, -1, 0, 0, False, 0, 0))
+    for client in range(CLIENTS_MAX + 3):
+        monitors.observe(ev.Arrived(0, 1, Request(client, client, 0, Prompt(1), 1)))
+    monitors.observe_all([ev.Decoded(1, 1, 1, (CLIENTS_MAX,), (1,)), ev.WorkerDraining(2, 1)])
+    [report] = monitors.reports()
+    assert (report.worker, report.events, report.left_out) == (1, CLIENTS_MAX + 5, 7)
