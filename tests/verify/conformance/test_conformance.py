@@ -14,6 +14,7 @@ from fairsched.model.machine import LatencyModel
 from fairsched.model.monitor import Promise
 from fairsched.model.pricing import RATE_MAX, Rates
 from fairsched.model.request import Client, Prompt, Request
+from fairsched.model.service import ServiceCurve
 from fairsched.model.worker import InfeasiblePlanError
 from fairsched.policies import orders
 from fairsched.policies.base import Guarantee, Limits
@@ -264,7 +265,7 @@ class Boast(Guarantee):
     """That no client is ever ahead of another by more than one unit."""
 
     def promise(
-        self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | None = None
+        self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel | ServiceCurve | None = None
     ) -> Promise | None:
         """A bound of one, whatever admissions cost."""
         promise = LOCAL_POLICIES["vtc"].guarantee.promise(clients, limits)
