@@ -10,9 +10,9 @@ from fairsched.model import events as ev
 from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, excused, together
 from fairsched.model.pricing import multipliers
 from fairsched.model.request import Client, Job
-from fairsched.model.service import Charging
+from fairsched.model.service import Charging, ServiceCurve
 from fairsched.policies.base import AnyLocalPolicy, Limits
-from fairsched.policies.guarantees import window_limits
+from fairsched.policies.guarantees import window_curve, window_limits
 
 
 def run_limits(policy: AnyLocalPolicy, jobs: Iterable[Job], capacity: int, workers: int) -> Limits:
@@ -80,13 +80,19 @@ def run_charging(policy: AnyLocalPolicy, clients: Iterable[Client]) -> Charging 
 
 
 def assumption_monitor(
-    policy: AnyLocalPolicy, clients: tuple[Client, ...], limits: Limits, gate: bool = True, gaps: bool = False
+    policy: AnyLocalPolicy,
+    clients: tuple[Client, ...],
+    limits: Limits,
+    gate: bool = True,
+    gaps: bool = False,
+    curve: ServiceCurve | None = None,
 ) -> ClusterMonitor | None:
     """Return a monitor of the assumptions of the policy's theorems; None if it promises nothing.
 
-    Without `gate` the gate's own decisions are not checked, and only with `gaps` are gaps.
+    Without `gate` the gate's own decisions are not checked, only with `gaps` are gaps, and only with a `curve` that
+    servers are said to keep are waits.
     """
-    promise = policy.guarantee.promise(clients, limits)
+    promise = policy.guarantee.promise(clients, limits, curve)
     if promise is None:
         return None
     check = policy.guarantee.gate_monitors() if gate else lambda: None
@@ -134,7 +140,9 @@ def log_assumptions(
     """Return what a monitor of a log's events finds, of gaps if it watches them; nothing if the policy promises
     nothing."""
     # A gate's monitor must have seen all that the gate did: not so where a run went on from an earlier one's state.
-    monitor = assumption_monitor(policy, tuple(log.clients), limits, gate=log.header.run.state is None, gaps=gaps)
+    run, held = log.header.run, log.capacity_tokens + limits.unreserved_tokens
+    curve = None if run.terms is None else window_curve(policy.guarantee, held, run.terms)
+    monitor = assumption_monitor(policy, tuple(log.clients), limits, run.state is None, gaps, curve)
     if monitor is None:
         return Watched()
     monitor.observe_all(events)

@@ -20,7 +20,7 @@ from fairsched.policies.registry import ROUTERS, parameters
 
 SERVERS = (ServerConfig("http://a", 60), ServerConfig("http://b", 40))
 SHARES = (Share(60, 5), Share(40, 3))
-TERMS = WindowTerms(hold_ns=7, call_ns=20)
+TERMS = WindowTerms(hold_ns=7, call_ns=20, tokens_per_s=40 * 10**9)
 
 
 def policy(name: str = "fcfs+deficit", quantum: int = 20) -> Any:
@@ -83,7 +83,7 @@ NAMES = ["fcfs+deficit", "vtc", "dlpm", "fcfs+hierarchical"]
 @settings(max_examples=30, deadline=None)
 def test_a_log_replays_to_the_same_state(before: list[Any], after: list[Any], name: str) -> None:
     """Every event is one that a window tells, and the policy's state is the last line's, also of a window whose
-    servers came and went."""
+    servers came and went; a wait over its bound is one that a broken assumption explains, in the log as it was live."""
     with TemporaryDirectory() as folder:
         for run, steps in enumerate((before, after)):
             world = World(Path(folder), name, f"log{run}.jsonl")
@@ -92,6 +92,13 @@ def test_a_log_replays_to_the_same_state(before: list[Any], after: list[Any], na
             world.recorded.drain(world.window)
             report = replay(world.log, logged_policy)
             assert report.equal, report.text()
+            live = world.window.usage.monitor
+            assert live is not None
+            assert not report.unexplained
+            assert live.report().unexplained is None
+            bounded = live.report().wait_bound_ns is not None
+            assert (report.assumptions["CapacityFloor"].violated is None) is not bounded
+            assert bounded or name in ("vtc", "fcfs+hierarchical")
             assert (report.workers[0].waiting_requests, report.workers[0].running_requests) == (
                 world.window.waiting,
                 world.window.in_flight,
