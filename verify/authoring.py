@@ -28,7 +28,7 @@ from fairsched.model.algebra import EXACT, Algebra, ExactVector
 from fairsched.model.request import Client
 from fairsched.model.theorem import BACKLOGGED_DURING, GATE_RESPECTED, MEM_RESERVE, NOTHING_REFUNDED, Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.gates import EVENTS, KernelGate, Returns, parameters, place_of
+from fairsched.policies.gates import EVENTS, Kernel, KernelGate, Returns, parameters, place_of
 from fairsched.verify import events
 from fairsched.verify import logic as v
 from fairsched.verify.events import PROVED, fast_claims
@@ -37,6 +37,9 @@ from fairsched.verify.logic import Clause, World, implies, same, spread
 __all__ = [
     "Clause", "FairGate", "Promise", "World", "change", "gap_within", "implies", "of", "same", "service_gap", "spread"
 ]  # fmt: skip
+
+TERM_MAX, FACTOR_MAX = 1 << 40, 1 << 20
+"""Most that a constant is, of a gate without and with products: proofs are about integers, runs about 64 bits."""
 
 Shares = Callable[[Algebra, World], tuple[v.Term, v.Term]]
 """What a unit of service of f, and of g, counts for."""
@@ -176,8 +179,11 @@ class FairGate(KernelGate):
     @cache
     def breaches(cls) -> tuple[str, ...]:
         """What is not written in the algebra's words, of which nothing can be proved."""
-        own = (cls.choose, *cls.fast.values(), *(each for event in EVENTS for each in cls.kernels(event).values()))
-        return tuple(v.violations(own))
+        return tuple(v.violations(cls._own()))
+
+    @classmethod
+    def _own(cls) -> tuple[Kernel, ...]:
+        return (cls.choose, *cls.fast.values(), *(each for event in EVENTS for each in cls.kernels(event).values()))
 
     def cautions(self, _kv_capacity_tokens: int, _needs: Sequence[int] = ()) -> tuple[str, ...]:
         """That a promise is a claim until it is proved, or why it cannot be."""
@@ -194,11 +200,28 @@ class FairGate(KernelGate):
 
     def _bound(self, promise: Promise, weights: tuple[int, int], charges: tuple[int, int]) -> tuple[int, int, int]:
         """The bound for two clients of these weights and U, and what a unit of service of each counts for."""
-        fixed = {name: getattr(self, name) for name in self.constants}
+        fixed, name = {name: getattr(self, name) for name in self.constants}, type(self).__name__
+        most = FACTOR_MAX if self._multiplies() else TERM_MAX
+        if large := [each for each in (*fixed, *self.per_weight, *self.over_weight) if getattr(self, each) > most]:
+            raise ValueError(f"{name}.{large[0]} = {getattr(self, large[0])} is over {most}: a run counts in 64 bits")
         w = World(**fixed, **self.weighed(ExactVector(weights)), U=ExactVector(charges), f=0, g=1)
         assert promise.most is not None
-        a, b = promise.shares(EXACT, w) if promise.shares else (1, 1)
-        return int(promise.most(EXACT, w)), int(a), int(b)
+        try:
+            a, b = promise.shares(EXACT, w) if promise.shares else (1, 1)
+            bound = int(promise.most(EXACT, w))
+        except AttributeError as error:
+            raise ValueError(
+                f"{place_of(promise.most)}: a bound is made of constants and U, not of {error.name}"
+            ) from None
+        if min(a, b) < 1:
+            raise ValueError(f"{name}: shares of promise {promise.name!r} are {a} and {b}: at least 1")
+        return bound, int(a), int(b)
+
+    @classmethod
+    @cache
+    def _multiplies(cls) -> bool:
+        """Whether a kernel has products, which reach the end of 64 bits sooner."""
+        return any("times" in kernel.__code__.co_names for kernel in v.closure(cls._own()))
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """The least of the promised bounds, for service by weight; None where no promise is about that."""
@@ -307,7 +330,10 @@ def _check_said(gate: type[FairGate], names: set[str]) -> None:
     if odd := {type(each).__name__ for each in (*clauses, *gate.promises) if type(each) not in (Clause, Promise)}:
         raise ValueError(f"{gate.__name__}: {', '.join(sorted(odd))} is neither a Clause nor a Promise")
     of_promises = [f for each in gate.promises for f in (each.formula, each.most, each.shares) if f is not None]
-    for formula in (*(clause.holds for clause in clauses), *of_promises):
+    for promise in gate.promises:
+        if promise.most is not None and not gate.breaches():
+            gate()._bound(promise, (1, 1), (1, 1))
+    for formula in (*(clause.holds for clause in clauses), *of_promises, gate.shortfall.__func__):  # type: ignore[attr-defined]
         if found := next(v.formula_breaches(formula, names), None):
             raise ValueError(f"{gate.__name__}: {found}")
     for clause in clauses:
@@ -392,7 +418,12 @@ def _runs(value: object) -> bool:
 
 def _is_made_for(state: Any) -> bool:
     """Whether a type of states is only its fields, as `KernelGate` makes it for a declaration."""
-    return state.__bases__ == (msgspec.Struct,) and not any(map(inspect.isfunction, vars(state).values()))
+    own = (
+        value for name, value in vars(state).items() if not isinstance(value, MemberDescriptorType) and name[0] != "_"
+    )
+    return (
+        state.__bases__ == (msgspec.Struct,) and not any(map(inspect.isfunction, vars(state).values())) and not [*own]
+    )
 
 
 def _made_by_python(value: object) -> bool:

@@ -37,6 +37,7 @@ HEAD = """
 import functools
 import attrs
 from fairsched.policies.gates import CounterGate, DeficitGate, InBatchGate
+from fairsched.policies.batching import Chunked
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival, LongestPrefix, ShortestPrompt
 from fairsched.model.algebra import Algebra, Mask, Point, Scalar, Vector
@@ -92,6 +93,14 @@ TRICKS = {
     "promises two things": (
         "promises = tuple(attrs.evolve(each, holds=lambda o, w: w.U >= 1) for each in {base}.promises)"
     ),
+    "promises a negative share": (
+        "promises = tuple(attrs.evolve(each, shares=lambda o, w: (-1, -1), during=(*each.during, Clause('also', "
+        "lambda o, w: of(o, w.{v}0 - w.U, w.f) <= of(o, w.{v}0, w.g) + w.U))) for each in {base}.promises)"
+    ),
+    "counts refills": (
+        "@staticmethod\ndef refill(o, {v}):\n    return {v}\n"
+        "@classmethod\ndef shortfall(cls, o, w):\n    COUNT[0] -= 1\n    return 1000 + COUNT[0]"
+    ),
     "promises a sum": "promises = tuple(attrs.evolve(each, most=lambda o, w: w.R) for each in {base}.promises)",
     "a value of a type of its own": "class Odd(tuple):\n    pass\npromises = Odd({base}.promises)",
     "more vectors": "state = ('{v}', 'more')",
@@ -108,6 +117,10 @@ COMPOSITIONS = {
         "@attrs.frozen\nclass Drops(ComposedPolicy):\n    def observe(self, state, event):\n"
         "        return state if type(event).__name__ == 'Decoded' else super().observe(state, event)\n"
         "policy = Drops('mine', Arrival(), Mine())"
+    ),
+    "own limits": (
+        "@attrs.frozen\nclass Tight(Chunked):\n    def limits(self, kv_capacity_tokens, output_tokens_max):\n"
+        "        return super().limits(4, 1)\npolicy = ComposedPolicy('mine', Arrival(), Mine(), Tight())"
     ),
     "counts ranks": (
         "@attrs.frozen\nclass Counts(Arrival):\n    def rank(self, *given):\n        COUNT[0] += 1\n"
@@ -158,7 +171,7 @@ def edited(rng: Random) -> str:
             _mutate(rng, tree)
         text = ast.unparse(tree)
         for constant in ("4096", "8192"):
-            text = text.replace(constant, str(rng.choice((*(1, 3, 10, 40) * 5, 0, -3, 2.5))))
+            text = text.replace(constant, str(rng.choice((*(1, 3, 10, 40) * 5, 0, -3, 2.5, 1 << 58))))
     names = {"v": base.vector, "s": base.sign, "base": base.name}
     body += [TRICKS[each].format(**names) for each in rng.sample(sorted(TRICKS), rng.choice((0, 0, 1, 2)))]
     composition = COMPOSITIONS[rng.choice([*sorted(COMPOSITIONS), *[*COMPOSITIONS][:3] * 5])]

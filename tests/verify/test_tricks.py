@@ -17,11 +17,12 @@ from fairsched.policies.base import Limits
 from fairsched.policies.batching import Chunked
 from fairsched.policies.gates import DeficitGate, Kernel, KernelAdmissions
 from fairsched.policies.local import ComposedPolicy
-from fairsched.policies.orders import Arrival, LongestPrefix, Order
+from fairsched.policies.orders import AgeingOrder, Arrival, LongestPrefix, Order
 from fairsched.verify.authoring import FairGate, gap_within, of
 from fairsched.verify.report.scope import subject
 from fairsched.verify.solvers import Proved, prove
 from tests.support.authors.allowance import Allowance
+from tests.support.authors.stride import Stride
 
 FAVOURED = [0]
 COUNT = 0
@@ -170,8 +171,37 @@ class PromisesByProperty(Allowance):
     promises = property(lambda self: ())
 
 
+def _boxed(box: list[int]) -> Any:
+    return lambda o, w: w.allowance + w.allowance + of(o, w.U, w.f) + of(o, w.U, w.g) + box[0]
+
+
+class BoxedBound(Allowance):
+    """Has a bound with a number that another part may change."""
+
+    promises = (attrs.evolve(Allowance.gap, most=_boxed(FAVOURED)),)
+
+
+class NegativeShares(Allowance):
+    """Promises the other side's lead, of which the number is below zero."""
+
+    promises = (attrs.evolve(Allowance.gap, shares=lambda o, w: (-1, -1)),)
+
+
+class CountsQuestions(Allowance):
+    """Says at each question that less is lacking, and gives nothing."""
+
+    @staticmethod
+    def refill(o: Algebra, q: Vector) -> Vector:  # type: ignore[override]
+        return q
+
+    @classmethod
+    def shortfall(cls, o: Algebra, w: Any) -> Any:
+        FAVOURED[0] -= 1
+        return 1_000 + FAVOURED[0]
+
+
 REFUSED = [
-    *(OddPromises, PromisesByProperty),
+    *(OddPromises, PromisesByProperty, BoxedBound, NegativeShares, CountsQuestions),
     *(FreeOutputs, OwnCall, OwnInit, OwnBound, OwnCharge, OwnClaims, OwnAdmissions, OwnState, ByProperty, ByAttribute),
     *(ClassKernel, FromMixin, OtherOnInstances, MadeByAnother, BranchingBound, GlobalBound),
 ]
@@ -391,11 +421,46 @@ def test_the_number_that_is_printed_is_the_one_that_is_proved() -> None:
     assert not isinstance(verdicts["gap"], Proved)
 
 
-@pytest.mark.parametrize("number", [0, -3, 2.5, True])
-def test_a_constant_is_an_integer_of_at_least_1(number: Any) -> None:
-    """Proofs know nothing else of it."""
-    with pytest.raises(ValueError, match=f"Odd.allowance = {number} is no integer of at least 1"):
-        type("Odd", (Allowance,), {"allowance": number, "__module__": __name__})()
+@pytest.mark.parametrize(
+    ("gate", "number", "said"),
+    [
+        *((Allowance, number, "is no integer of at least 1") for number in (0, -3, 2.5, True)),
+        (Allowance, 1 << 62, "64 bits"),
+        (Stride, 1 << 58, "64 bits"),
+    ],
+)
+def test_a_constant_is_an_integer_with_which_runs_stay_within_64_bits(
+    gate: type[FairGate], number: Any, said: str
+) -> None:
+    """Proofs know of it that it is an integer of at least 1, and nothing of 64 bits; products have less room."""
+    with pytest.raises(ValueError, match=f"Odd.{(gate.constants + gate.over_weight)[0]} = {number} .*{said}"):
+        type("Odd", (gate,), {(gate.constants + gate.over_weight)[0]: number, "__module__": __name__})().claims()
+
+
+@attrs.frozen
+class Tight(Chunked):
+    """Says that memory is smaller than it is, and so that less can be charged."""
+
+    def limits(self, kv_capacity_tokens: int, output_tokens_max: int) -> Limits:
+        return super().limits(4, 1)
+
+
+@attrs.frozen
+class Younger(AgeingOrder):
+    """Has the theorems of an order that it is not."""
+
+    def rank(self, *given: Any) -> Any:
+        return -super().rank(*given)
+
+
+def test_what_an_author_changes_has_no_theorem_of_its_parent() -> None:
+    """What bounds read of a batching rule is not said anew, and a changed order inherits nothing."""
+    with pytest.raises(ValueError, match=r"overrides Tight\.limits"):
+        subject("mine", ComposedPolicy("mine", Arrival(), Allowance(), Tight()))
+    named = {theorem.id for theorem in AgeingOrder().theorems}
+    assert named
+    found = subject("mine", ComposedPolicy("mine", Younger(), DeficitGate()))
+    assert not named & {theorem.id for theorem in found.theorems}
 
 
 @given(member=st.sampled_from(sorted(name for name in vars(FairGate) | vars(FairGate.__mro__[1]) if name[0] != "_")))

@@ -10,7 +10,7 @@ import dis
 import inspect
 import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -226,6 +226,7 @@ def _read_after_update(value: ast.expr) -> Breaches:
                 yield node, f"{vector.id} is read beside the bump or put that consumes it"
 
 
+_FIXED = (FunctionType, int, str, NoneType)
 _NO_WORDS = {
     **dict.fromkeys(("/", "//", "%"), _INSTEAD[ast.Div]),
     **dict.fromkeys(("*", "**"), _INSTEAD[ast.Mult]),
@@ -252,6 +253,8 @@ def formula_breaches(formula: Kernel, names: Container[str]) -> Iterator[str]:
         where = f"{now.__code__.co_filename}:{now.__code__.co_firstlineno}"
         if now.__defaults__ or now.__kwdefaults__:
             yield f"{where}: a formula has no default values"
+        if any(not isinstance(cell.cell_contents, _FIXED) for cell in now.__closure__ or ()):
+            yield f"{where}: a formula closes over functions and numbers alone"
         for each in dis.get_instructions(now):
             if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 found = now.__globals__.get(each.argval)

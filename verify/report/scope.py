@@ -11,7 +11,7 @@ import attrs
 
 from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
 from fairsched.policies.base import AnyClusterPolicy, ClusterPolicy
-from fairsched.policies.batching import BATCHINGS, RESERVES
+from fairsched.policies.batching import BATCHINGS, RESERVES, Batching
 from fairsched.policies.gates import (
     LEASE_THEOREMS,
     AnyGate,
@@ -89,6 +89,10 @@ _PROVED = (
 an entry needs, which both are memory's say; who may go is the gate's as ever."""
 
 
+LIMITS = ("limits", "grows", "foresees", "theorems", "serves_all")
+"""What bounds read of a batching rule, and an author's may not say anew."""
+
+
 @attrs.frozen
 class Subject:
     """A policy with its theorems; their claims are found in `source`.
@@ -160,7 +164,9 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     _refuse_overridden(name, overridden(type(composed)) + gate)
     if composed.gate.grouped:
         _require_obligations(name, composed.gate, {theorem.id for theorem in composed.gate.theorems})
-    theorems = (*composed.gate.theorems, *getattr(composed.batching, "theorems", ()), *composed.order.theorems)
+    order, batching = composed.order, type(composed.batching)
+    theorems = (*composed.gate.theorems, *(batching if ships(batching) else Batching).theorems)
+    theorems += order.theorems if ships(type(order)) else ()
     broken = composed.gate.broken_assumptions
     if composed.batching.reserve == "static":
         return Subject(name, SUITE, founded(SUITE, theorems), composed, broken=broken)
@@ -198,6 +204,8 @@ def _refuse_impure(name: str, policy: ComposedPolicy) -> None:
     """Refuse a composition with an author's parts that decide by anything but state and view: what a proof says of a
     state would not be what runs."""
     kinds = (type(policy.order), type(policy.batching))
+    own = [base for base in kinds[1].__mro__ if not ships(base)]
+    _refuse_overridden(name, [f"{base.__name__}.{said}" for base in own for said in LIMITS if said in vars(base)])
     if found := next((problem for kind in kinds for problem in impurities(kind)), ""):
         raise ValueError(f"{name}: {found}")
     if not all(map(ships, kinds)) and (found := differing_plans(policy)):
