@@ -289,7 +289,7 @@ class ClusterOptions(ModelOptions):
     """KV of a call that others of its program follow counts as used so many seconds after its end, and gives way to
     whatever needs memory"""
     adapter_slots: values.PositiveInt = 0
-    """most different LoRA adapters of a worker's running requests (with 0, requests that name one are rejected)"""
+    """most different LoRA adapters of a worker's running requests (default: requests that name one are rejected)"""
     link: Annotated[tuple[float | None, int, bool] | None, values.read(_link, "GB_PER_S,TIME,contended")] = None
     """a worker's link to the others, for KV: its bandwidth (default: 25), what each transfer takes beside its bytes,
     and whether transfers from and to one worker go one after the other; each part may be left out"""
