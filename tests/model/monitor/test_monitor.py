@@ -13,10 +13,10 @@ from fairsched.engines.simulation import Simulator, simulate_events
 from fairsched.engines.simulation.simulated_worker import SimulatedWorker
 from fairsched.model import events as ev
 from fairsched.model.monitor import ClusterMonitor, Finding, Monitor, MonitorReport, Promise, together
-from fairsched.model.monitor.guarantee import Breach
+from fairsched.model.monitor.guarantee import BoundBreach, Breach
 from fairsched.model.request import Client, Prompt, Request, Workload
 from fairsched.model.service import CLIENTS_MAX, Charging
-from fairsched.model.theorem import ASSUMPTIONS
+from fairsched.model.theorem import ASSUMPTIONS, Theorem
 from fairsched.policies.gates import AnyGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
@@ -313,6 +313,46 @@ def test_every_assumption_is_listed(name: str, reserve: str) -> None:
         assert set(findings) == named
         assert all((finding.violated is None) == bool(finding.why) for finding in findings.values())
         assert (findings["GateRespected"].violated is None) == (gate is None)
+
+
+NAMED = st.lists(st.sampled_from("GLW"), unique=True, max_size=2).map(tuple)
+OVER = st.none() | st.builds(BoundBreach, st.integers(0, 9), st.just(0), st.just(0), *[st.integers(0, 9)] * 4)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([None, 0, 2]), NAMED), max_size=3),
+    st.lists(st.tuples(OVER, NAMED, st.integers(0, 3)), min_size=3, max_size=3),
+)
+def test_a_breach_is_explained_by_a_broken_assumption_of_its_theorems_and_nothing_else(
+    found: list[tuple[int | None, tuple[str, ...]]], kinds: list[tuple[BoundBreach | None, tuple[str, ...], int]]
+) -> None:
+    """The first gap, lag or wait over its bound no theorem of which rests on a broken assumption is the library's."""
+    findings = {str(i): Finding(violated, theorems=theorems) for i, (violated, theorems) in enumerate(found)}
+    fields: dict[str, Any] = {}
+    for kind, (first, theorems, violations) in zip(("gap", "lag", "wait"), kinds, strict=True):
+        fields |= {f"first_{kind}": first, f"{kind}_theorems": theorems, f"{kind}_violations": violations}
+    report = attrs.evolve(Monitor(Promise(Charging(), (1,), ())).report(), assumptions=findings, **fields)
+    broken = {theorem for violated, theorems in found if violated for theorem in theorems}
+    unexplained = [first for first, theorems, _ in kinds if first is not None and broken.isdisjoint(theorems)]
+    assert report.unexplained == next(iter(unexplained), None)
+    assert report.bound_violations == sum(violations for _, _, violations in kinds)
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 2)), st.sets(st.integers(0, 4))), max_size=4))
+def test_a_theorem_needs_what_those_need_that_it_rests_on(theorems: list[tuple[set[int], set[int]]]) -> None:
+    """Through however many others; one that is no theorem of the gate adds nothing."""
+    rests = [{other for other in on if other < i or other >= len(theorems)} for i, (_, on) in enumerate(theorems)]
+    needs: list[set[int]] = []
+    for (assumptions, _), on in zip(theorems, rests, strict=True):
+        needs.append(assumptions.union(*(needs[other] for other in on if other < len(needs))))
+    named = tuple(
+        Theorem(str(i), "", "", tuple(ASSUMPTIONS[each] for each in assumptions), rests_on=tuple(map(str, on)))
+        for i, ((assumptions, _), on) in enumerate(zip(theorems, rests, strict=True))
+    )
+    assert Promise(Charging(), (1,), named).needed_by() == {
+        ASSUMPTIONS[each].name: tuple(str(i) for i, needed in enumerate(needs) if each in needed)
+        for each in set().union(*needs)
+    }
 
 
 BREACHES = st.none() | st.builds(Breach, st.integers(0, 2), st.just(0), st.just(0), st.just("x"))
