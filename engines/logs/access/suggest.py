@@ -474,7 +474,7 @@ class _Search:
         wanted = [field for field in ("prompt_tokens", "output_tokens") if field not in self.found]
         counts = {column.path: count for column in self.free() if (count := count_of(column)) is not None}
         counts = {path: count for path, count in counts.items() if not is_status(self.seen[path])}
-        took, first = self._took_s(), self._ttft_s()
+        took, first = self._took_s(), self._elapsed_s("ttft", "first_token")
         decode = took if took is None or first is None else took - np.nan_to_num(first)
         sides = {path: access_columns.side(".".join(path)) for path in counts}
         fixed = {path for path, count in counts.items() if len(np.unique(count[~np.isnan(count)])) < 3}
@@ -611,9 +611,6 @@ class _Search:
     def _took_s(self) -> Floats | None:
         """Return how long requests took, as far as that is found."""
         return self._elapsed_s("latency", "end")
-
-    def _ttft_s(self) -> Floats | None:
-        return self._elapsed_s("ttft", "first_token")
 
     def _elapsed_s(self, length: str, moment: str) -> Floats | None:
         """Return a length of time, or else that from arrival to a moment."""

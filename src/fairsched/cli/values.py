@@ -31,18 +31,17 @@ def read(reader: Callable[[str], object], metavar: str, **more: Any) -> Paramete
     def convert(_: object, tokens: Iterable[Any]) -> object:
         return reader(",".join(token.value for token in tokens))
 
-    return Parameter(converter=convert, metavar=metavar, n_tokens=1, allow_leading_hyphen=True, **more)
+    options: dict[str, Any] = {"converter": convert, "metavar": metavar, "n_tokens": 1, "allow_leading_hyphen": True}
+    return Parameter(**options | more)
 
 
-def each(reader: Callable[[str], object], metavar: str, **more: Any) -> Parameter:
+def each(reader: Callable[[str], object], metavar: str) -> Parameter:
     """Return how an option is read that may be repeated: a tuple of its values."""
 
     def convert(_: object, tokens: Iterable[Any]) -> object:
         return tuple(reader(token.value) for token in tokens)
 
-    return Parameter(
-        converter=convert, metavar=metavar, n_tokens=1, allow_repeating=True, allow_leading_hyphen=True, **more
-    )
+    return read(reader, metavar, converter=convert, allow_repeating=True)
 
 
 def joined(sign: str) -> Callable[[Iterable[object]], str]:
