@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         claim_named,
         refuted,
         replay_saved,
+        reworded_bugs,
         sampled,
         world_document,
     )
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
         line_of,
         violations,
     )
-    from fairsched.verify.logic.patching import changed, reworded, unchecked, with_names, with_text
+    from fairsched.verify.logic.patching import changed, unchecked, with_names, with_text
     from fairsched.verify.logic.smtlib import Answer, Seen, SmtScript, script
     from fairsched.verify.logic.symbolic import (
         PATH_WORDS,
@@ -121,7 +122,7 @@ __all__ = [
     "decided", "decoded", "definition_of", "explore", "formula_breaches", "hypotheses", "if_then", "implies",
     "impurities", "kernels_of", "lifted", "line_of", "minimised", "module_of", "of_one", "one", "one_if", "one_step",
     "ones", "only", "product", "read_counterexample", "refuted", "refuted_by", "replay_counterexample", "replay_saved",
-    "reworded", "same", "sampled", "scalars", "script", "served", "spread", "state_after", "step_named", "steps",
+    "reworded_bugs", "same", "sampled", "scalars", "script", "served", "spread", "state_after", "step_named", "steps",
     "total", "truth", "unchecked", "vectors", "violations", "with_derived", "with_names", "with_text", "worded",
     "world_document"
 ]  # fmt: skip

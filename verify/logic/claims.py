@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
@@ -19,6 +19,7 @@ import msgspec
 
 from fairsched.model.theorem import Assumption, Scope, Theorem
 from fairsched.verify.logic import counterexample, system
+from fairsched.verify.logic.patching import reworded
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -104,6 +105,14 @@ class Bug:
 
     what: str
     claim: WorldClaim
+
+
+def reworded_bugs(functions: ModuleType, *rows: tuple[str, Callable[..., Any], str, str, str]) -> tuple[Bug, ...]:
+    """Return bugs of one changed word each: a name, the claim, the function of the module, its text, and the other."""
+    return tuple(
+        Bug(name, claim(**{function: reworded(getattr(functions, function), old, new)}))
+        for name, claim, function, old, new in rows
+    )
 
 
 @attrs.frozen

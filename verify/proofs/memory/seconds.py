@@ -24,7 +24,7 @@ from fairsched.verify.logic import (
     Shown,
     arithmetic,
     at_least,
-    reworded,
+    reworded_bugs,
     with_names,
 )
 from fairsched.verify.proofs.kernels import in_batch, seconds
@@ -459,48 +459,46 @@ def claims() -> tuple[ArithmeticClaim, ...]:
 
 
 def bugs() -> tuple[Bug, ...]:
-    """Small errors that have to be found: each a text that is read in place of another, once in the named function."""
-    return tuple(
-        Bug(name, text(**{function: reworded(getattr(seconds, function), old, new)}))
-        for name, text, function, old, new in (
-            ("prompts take no time", step, "pace_on", "line.prefill_token_ns", "0"),
-            ("context is forgotten", step, "step_ns_max", "+ pace.row_ns * rows", ""),
-            ("one more runs than must", batch, "least_batch", "max(min(-(-(", "max(min(1-(-("),
-            ("a batch is rounded up", batch, "least_batch", "memory_tokens - context_tokens + 1", "memory_tokens"),
-            ("a step's constant is shared by all that may run", pace, "output_ns", "pace.least", "pace.running"),
-            ("a prompt has no share of the step", pace, "input_ns", "(-pace.constant_ns // pace.step_tokens)", "0"),
-            ("the step under way is forgotten", curve, "worker_curve", "(1 + short_steps)", "short_steps"),
-            ("short steps are forgotten", curve, "worker_curve", "(1 + short_steps)", "1"),
-            ("prompts begun are forgotten", curve, "worker_curve", "begun_tokens(pace, prompt_tokens_max)", "0"),
-            ("the faster of two rates", curve, "worker_curve", ">=", "<"),
-            (
-                "the budget is the prompt's alone",
-                first,
-                "prefill_steps",
-                "step_tokens - running_max + 1",
-                "step_tokens",
-            ),
-            ("the longest step decodes nothing", longest, "longest_step_ns", "* pace.running", "* 0"),
-            ("the last refill is forgotten", refills, "refills_max", "return 1 +", "return"),
-            (
-                "a client is behind by a quantum",
-                paused_cost,
-                "paused_costs",
-                "others * quantum",
-                "(clients - 1) * quantum",
-            ),
-            ("what runs of its own is charged once", paused_cost, "paused_costs", "clients * own_cost", "own_cost"),
-            (
-                "what is in flight is charged to others only",
-                counted_cost,
-                "counted_costs",
-                "clients * charge",
-                "(clients - 1) * charge",
-            ),
-            ("the step under way is not waited for", limited, "limited_steps", "1 +", "0 +"),
-            ("what comes meanwhile is forgotten", limited, "limited_steps", "(share - step_tokens)", "share"),
-            ("a debt costs no rounds", wait, "turns_cost", "+ quantum_g *", "+ 0 *"),
-            ("outputs are never charged late", window, "work_curve", "(rates.input + rates.output)", "rates.input"),
-            ("the last round is forgotten", wait, "turns_cost", "2 * quantum_g", "quantum_g"),
-        )
+    """Small errors that have to be found."""
+    return reworded_bugs(
+        seconds,
+        ("prompts take no time", step, "pace_on", "line.prefill_token_ns", "0"),
+        ("context is forgotten", step, "step_ns_max", "+ pace.row_ns * rows", ""),
+        ("one more runs than must", batch, "least_batch", "max(min(-(-(", "max(min(1-(-("),
+        ("a batch is rounded up", batch, "least_batch", "memory_tokens - context_tokens + 1", "memory_tokens"),
+        ("a step's constant is shared by all that may run", pace, "output_ns", "pace.least", "pace.running"),
+        ("a prompt has no share of the step", pace, "input_ns", "(-pace.constant_ns // pace.step_tokens)", "0"),
+        ("the step under way is forgotten", curve, "worker_curve", "(1 + short_steps)", "short_steps"),
+        ("short steps are forgotten", curve, "worker_curve", "(1 + short_steps)", "1"),
+        ("prompts begun are forgotten", curve, "worker_curve", "begun_tokens(pace, prompt_tokens_max)", "0"),
+        ("the faster of two rates", curve, "worker_curve", ">=", "<"),
+        (
+            "the budget is the prompt's alone",
+            first,
+            "prefill_steps",
+            "step_tokens - running_max + 1",
+            "step_tokens",
+        ),
+        ("the longest step decodes nothing", longest, "longest_step_ns", "* pace.running", "* 0"),
+        ("the last refill is forgotten", refills, "refills_max", "return 1 +", "return"),
+        (
+            "a client is behind by a quantum",
+            paused_cost,
+            "paused_costs",
+            "others * quantum",
+            "(clients - 1) * quantum",
+        ),
+        ("what runs of its own is charged once", paused_cost, "paused_costs", "clients * own_cost", "own_cost"),
+        (
+            "what is in flight is charged to others only",
+            counted_cost,
+            "counted_costs",
+            "clients * charge",
+            "(clients - 1) * charge",
+        ),
+        ("the step under way is not waited for", limited, "limited_steps", "1 +", "0 +"),
+        ("what comes meanwhile is forgotten", limited, "limited_steps", "(share - step_tokens)", "share"),
+        ("a debt costs no rounds", wait, "turns_cost", "+ quantum_g *", "+ 0 *"),
+        ("outputs are never charged late", window, "work_curve", "(rates.input + rates.output)", "rates.input"),
+        ("the last round is forgotten", wait, "turns_cost", "2 * quantum_g", "quantum_g"),
     )

@@ -387,65 +387,33 @@ def claims() -> tuple[v.Claim | v.ArithmeticClaim, ...]:
 
 def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
-    return (
-        v.Bug(
-            "half is rounded down: a prompt of one token goes in for nothing", half(charged_at_once=lambda p: p // 2)
-        ),
-        v.Bug("a third is charged: a truth of half is charged more than was left", half(charged_at_once=_third)),
-        v.Bug("outputs are not held", half(held_tokens=lambda p, o: p)),
-        v.Bug("a prompt is held twice: more than L", calls(held_tokens=lambda p, o: 2 * p + o)),
-        v.Bug("a large call empties the window", room(room_needed=lambda tokens, window: tokens)),
-        v.Bug("any room lets any call in", room(room_needed=lambda tokens, window: 1)),
-        v.Bug("nothing is needed of a tiny window", room(room_needed=lambda t, window: min(t, window // 8))),
-        v.Bug("a record of far more earns trust", trust(unreserved_max=lambda tokens, n, o: tokens * (n + 2))),
-        v.Bug("trust without a record", trust(unreserved_max=lambda tokens, n, o: tokens * (n + 3) // (o + 1))),
-        v.Bug("a call may be charged what it does not hold", half(held_tokens=lambda p, o: p + o - 1)),
-        v.Bug(
-            "what is predicted is reserved, whatever the client left unreserved",
-            reserve(reserved_outputs=lambda predicted, declared, left: min(predicted, declared)),
-        ),
-        v.Bug(
-            "a prediction above what is declared is reserved",
-            reserve(reserved_outputs=lambda predicted, declared, left: max(predicted, declared - left)),
-        ),
-        v.Bug(
-            "all that is declared is reserved",
-            reserve(reserved_outputs=lambda predicted, declared, left: declared),
-        ),
-        v.Bug("a reservation does not grow", reserve(grown_outputs=lambda reserved, produced, declared: reserved)),
-        v.Bug(
-            "a reservation grows beyond what is declared",
-            reserve(grown_outputs=lambda reserved, produced, declared: max(reserved, produced)),
-        ),
-        v.Bug("nanoseconds are charged as units", hold(hold_units=lambda time, unit: time)),
-        v.Bug(
-            "parts of a unit are forgotten: H is rounded down",
-            hold(hold_units_max=lambda tokens, longest, unit: tokens * longest // unit),
-        ),
-        v.Bug(
-            "U is more than any call attains",
-            cost(
-                charge_max_window=lambda rates, tokens, overrun, hold: rates.output * (tokens + overrun + hold),
-            ),
-        ),
-        v.Bug(
-            "U forgets what is over",
-            cost(charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, 0, h)),
-        ),
-        v.Bug(
-            "U forgets what is held",
-            cost(charge_max_window=lambda r, w, a, h: window.charge_max_window(r, w, a, 0)),
-        ),
-        v.Bug(
+    return v.reworded_bugs(
+        window,
+        ("half is rounded down: a prompt of one token goes in for nothing", half, "charged_at_once", " + 1)", ")"),
+        ("a third is charged: half of the truth is more than was left", half, "charged_at_once", "1) // 2", "2) // 3"),
+        ("outputs are not held", half, "held_tokens", " + output_tokens", ""),
+        ("a call may be charged what it does not hold", half, "held_tokens", "+ output_tokens", "+ output_tokens - 1"),
+        ("a prompt is held twice: more than L", calls, "held_tokens", "prompt_tokens +", "2 * prompt_tokens +"),
+        ("a large call empties the window", room, "room_needed", "max(window_tokens // 8, 1)", "tokens"),
+        ("any room lets any call in", room, "room_needed", "return min(", "return min(1, "),
+        ("nothing is needed of a tiny window", room, "room_needed", "max(window_tokens // 8, 1)", "window_tokens // 8"),
+        ("a record of far more earns trust", trust, "unreserved_max", " // (overran + 1)\n", "\n"),
+        ("trust without a record", trust, "unreserved_max", "tokens * (requests + 2)", "tokens * (requests + 3)"),
+        ("what is predicted is reserved", reserve, "reserved_outputs", "declared - unreserved_left", "0"),
+        ("a prediction beyond what is declared", reserve, "reserved_outputs", "min(declared, predicted)", "predicted"),
+        ("all that is declared is reserved", reserve, "reserved_outputs", " - unreserved_left", ""),
+        ("a reservation does not grow", reserve, "grown_outputs", "max(reserved, produced)", "reserved"),
+        ("a reservation grows beyond what is declared", reserve, "grown_outputs", "return min(", "return max("),
+        ("nanoseconds are charged as units", hold, "hold_units", " // hold_ns", ""),
+        ("parts of a unit are forgotten: H is rounded down", hold, "hold_units_max", "-(-tokens", "(tokens"),
+        ("U is more than any call attains", cost, "charge_max_window", "* hold_tokens", "* (hold_tokens + 1)"),
+        ("U forgets what is over", cost, "charge_max_window", "window_tokens + overrun_tokens", "window_tokens"),
+        ("U forgets what is held", cost, "charge_max_window", " + rates.output * hold_tokens", ""),
+        (
             "U forgets outputs",
-            cost(charge_max_window=v.with_names(window.charge_max_window, charge_max_reserved=_inputs)),
+            cost,
+            "charge_max_window",
+            "charge_max_reserved(rates, window_tokens + overrun_tokens, 1)",
+            "rates.input * window_tokens",
         ),
     )
-
-
-def _third(prompt: Any) -> Any:
-    return (prompt + 2) // 3
-
-
-def _inputs(rates: Any, tokens: Any, _input_tokens_max: Any) -> Any:
-    return rates.input * tokens
