@@ -33,12 +33,13 @@ class Comparison(Compared):
         return bool(self.trace.get("complete", True))
 
     @extra_named()
-    def table(self, width: int = 110) -> str:
-        """Return the table of `fairsched compare` as text, with what its figures mean.  Needs rich."""
-        from fairsched.engines.analysis.table import open_console, print_comparison
+    def table(self, width: int | None = None) -> str:
+        """Return the table of `fairsched compare` as text, with what its figures mean, as wide as the terminal (without
+        one: 110).  Needs rich."""
+        from fairsched.engines.analysis.table import open_console, output_width, print_comparison
 
         text = io.StringIO()
-        print_comparison(self, open_console(text, width))
+        print_comparison(self, open_console(text, width or output_width() or 110))
         return "\n".join(line.rstrip() for line in text.getvalue().split("\n"))
 
     def to_dict(self) -> dict[str, Any]:
