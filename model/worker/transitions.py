@@ -10,21 +10,8 @@ the driver (simulator, proof, conformance machine) supplies it.
 
 from msgspec.structs import replace
 
+from fairsched.model import events as ev
 from fairsched.model.decision import NO_HOST, Admission, InFlight, StepPlan
-from fairsched.model.events import (
-    Admitted,
-    Arrived,
-    Cached,
-    Cancelled,
-    Decoded,
-    Event,
-    Finished,
-    Migrated,
-    Prefilled,
-    Rejected,
-    Settled,
-    SwappedIn,
-)
 from fairsched.model.request import Request
 from fairsched.model.worker.batch import evict, generated, join_decode, keep, pause, release, requeue, unpause
 from fairsched.model.worker.host_memory import drop, fetch, land, lose_host, swap_out
@@ -57,21 +44,21 @@ def arrive(
         reason = f"request {request.id} needs {need} tokens, worker {state.worker} holds {state.capacity} in all"
         if request.adapter and not state.adapter_slots:
             reason = f"request {request.id} needs adapter {request.adapter}, worker {state.worker} has no adapter slots"
-        return state, [Rejected(now_ns, state.worker, request.id, request.client, reason)]
+        return state, [ev.Rejected(now_ns, state.worker, request.id, request.client, reason)]
     waiting = Waiting(request, output_tokens, generated_tokens, prefill_only=prefill_only)
     state = replace(
         state,
         queue=state.queue.set(request.id, waiting),
         queue_tokens=state.queue_tokens + waiting.context_tokens,
     )
-    return state, [Arrived(now_ns, state.worker, request, generated_tokens)]
+    return state, [ev.Arrived(now_ns, state.worker, request, generated_tokens)]
 
 
 def reject(state: WorkerState, request_id: int, reason: str, now_ns: int) -> Step:
     """Reject a waiting request, which leaves the queue and will never be served."""
     waiting = state.queue[request_id]
     client = waiting.request.client
-    return _unqueued(state, waiting), [Rejected(now_ns, state.worker, request_id, client, reason)]
+    return _unqueued(state, waiting), [ev.Rejected(now_ns, state.worker, request_id, client, reason)]
 
 
 def _unqueued(state: WorkerState, waiting: Waiting) -> WorkerState:
@@ -93,7 +80,7 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     changes = plan.changes_batch or plan.swap_in
     if not (chunks or changes or state.growing) and state.decoding <= state.room:
         return state, []
-    events: list[Event] = []
+    events: list[ev.Event] = []
     if changes:
         state, events = change_batch(state, plan, now_ns)
     growth, unreserved = (state.decoding, state.growing) if plan.decode else (0, 0)
@@ -109,7 +96,7 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
 
 def change_batch(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     """Apply the plan's preemptions, pauses, admissions and swaps, without making room for its step."""
-    events: list[Event] = []
+    events: list[ev.Event] = []
     for request_id in plan.preempt:
         if request_id not in state.in_flight:
             raise _infeasible(state, f"request {request_id} is preempted and does not run")
@@ -130,7 +117,7 @@ def change_batch(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     return state, events
 
 
-def _stop_and_go(state: WorkerState, plan: StepPlan, now_ns: int, events: list[Event]) -> WorkerState:
+def _stop_and_go(state: WorkerState, plan: StepPlan, now_ns: int, events: list[ev.Event]) -> WorkerState:
     """Pause and resume what the plan says."""
     for change, request_ids in ((pause, plan.pause), (unpause, plan.resume)):
         for request_id in request_ids:
@@ -149,7 +136,7 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
 
     The caller keeps `steps <= decode_steps_max()` for pure decode runs.
     """
-    events: list[Event] = []
+    events: list[ev.Event] = []
     ended: list[int] = []
     if state.host is not NO_HOST and state.host.moves:
         state, transferred = land(state, now_ns)
@@ -171,11 +158,11 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
             state = _prefill(state, request_id, tokens, now_ns, events, produced, ended)
         if produced:
             clients = tuple(sorted(produced))
-            events.append(Decoded(now_ns, state.worker, 1, clients, tuple([produced[c] for c in clients])))
+            events.append(ev.Decoded(now_ns, state.worker, 1, clients, tuple([produced[c] for c in clients])))
     elif decoding:
         counts = state.counts
         in_all = counts if steps == 1 else tuple([count * steps for count in counts])
-        events.append(Decoded(now_ns, state.worker, steps, state.clients, in_all))
+        events.append(ev.Decoded(now_ns, state.worker, steps, state.clients, in_all))
     ends = state.ends
     if ends.size and ends.first()[0] <= clock:
         for end, request_id in ends:
@@ -189,7 +176,7 @@ def finish(state: WorkerState, plan: StepPlan, steps: int, now_ns: int) -> Step:
             events += left
             continue
         state = release(keep(state, request_id, now_ns), request_id)
-        events.append(Finished(now_ns, state.worker, request_id, waiting.request.client, waiting.output_tokens))
+        events.append(ev.Finished(now_ns, state.worker, request_id, waiting.request.client, waiting.output_tokens))
     return state, events
 
 
@@ -202,15 +189,15 @@ def step(state: WorkerState, plan: StepPlan, now_ns: int, steps: int = 1) -> Ste
 
 def cancel(state: WorkerState, request_id: int, now_ns: int) -> Step:
     """Cancel a request of this worker, waiting or running, between two steps."""
-    return _leave(state, request_id, now_ns, Cancelled)
+    return _leave(state, request_id, now_ns, ev.Cancelled)
 
 
 def depart(state: WorkerState, request_id: int, now_ns: int) -> Step:
     """Let a request of this worker, waiting or running, leave for another one, between two steps."""
-    return _leave(state, request_id, now_ns, Migrated)
+    return _leave(state, request_id, now_ns, ev.Migrated)
 
 
-def _leave(state: WorkerState, request_id: int, now_ns: int, kind: type[Cancelled | Migrated]) -> Step:
+def _leave(state: WorkerState, request_id: int, now_ns: int, kind: type[ev.Cancelled | ev.Migrated]) -> Step:
     waiting = state.queue.get(request_id)
     if waiting is not None:
         client = waiting.request.client
@@ -234,7 +221,7 @@ def stop(state: WorkerState, request_id: int, now_ns: int) -> Step:
         raise ValueError(f"worker {state.worker}: request {request_id} cannot stop, since it {doing}")
     output_tokens = generated(state, request_id)
     state = release(keep(state, request_id, now_ns), request_id)
-    return state, [Finished(now_ns, state.worker, request_id, flight.client, output_tokens)]
+    return state, [ev.Finished(now_ns, state.worker, request_id, flight.client, output_tokens)]
 
 
 def lose(state: WorkerState, now_ns: int) -> Step:
@@ -244,7 +231,7 @@ def lose(state: WorkerState, now_ns: int) -> Step:
     is cached or on the host any more; the queue stays, without the KV that came with requests.  What was staged, or
     reserved for KV to come, is for the driver to place anew.  O(batch + cache).
     """
-    events: list[Event] = []
+    events: list[ev.Event] = []
     if state.host.kv or state.host.moves:
         state, lost = lose_host(state, now_ns)
         events.append(lost)
@@ -281,7 +268,7 @@ def _infeasible(state: WorkerState, why: str) -> InfeasiblePlanError:
 
 
 def _admit(
-    state: WorkerState, admission: Admission, now_ns: int, events: list[Event], swapped: bool = False
+    state: WorkerState, admission: Admission, now_ns: int, events: list[ev.Event], swapped: bool = False
 ) -> WorkerState:
     request_id, planned, promised = admission.request_id, admission.extend_tokens, admission.reserved_output_tokens
     waiting = state.queue.get(request_id)
@@ -311,12 +298,12 @@ def _admit(
         raise _infeasible(state, f"request {request_id} is admitted while its KV is on its way to the host")
     if swapped:
         host = fetch(host, request_id, ready)
-        events.append(SwappedIn(now_ns, state.worker, request_id, request.client, ready))
+        events.append(ev.SwappedIn(now_ns, state.worker, request_id, request.client, ready))
     elif host.kv:
         host = drop(host, request_id)
-    events.append(Admitted(now_ns, state.worker, request_id, request.client, planned, context - planned, promised))
+    events.append(ev.Admitted(now_ns, state.worker, request_id, request.client, planned, context - planned, promised))
     if extend != planned:
-        events.append(Settled(now_ns, state.worker, request_id, request.client, extend))
+        events.append(ev.Settled(now_ns, state.worker, request_id, request.client, extend))
     flight = InFlight(request_id, request.client, state.rank, context, extend, kv_tokens, promised > 0)
     return replace(
         state,
@@ -373,14 +360,14 @@ def _prefill(
     request_id: int,
     tokens: int,
     now_ns: int,
-    events: list[Event],
+    events: list[ev.Event],
     produced: dict[int, int],
     ended: list[int],
 ) -> WorkerState:
     """Compute one chunk; the last one caches the prompt and yields the first output token."""
     flight = state.in_flight[request_id]
     remaining = flight.remaining_tokens - tokens
-    events.append(Prefilled(now_ns, state.worker, request_id, flight.client, tokens, remaining))
+    events.append(ev.Prefilled(now_ns, state.worker, request_id, flight.client, tokens, remaining))
     if remaining:
         flight = replace(flight, remaining_tokens=remaining)
         return replace(
@@ -395,7 +382,7 @@ def _prefill(
     if cache.cacheable(request.prompt):
         cache, _ = cache.complete(request_id, request.prompt, request.prompt.blocks, now_ns)
         moved = request.prompt.blocks * request.prompt.block_tokens - (flight.context_tokens - run.extend_tokens)
-        events.append(Cached(now_ns, state.worker, request_id, request.prompt, request.prompt.blocks))
+        events.append(ev.Cached(now_ns, state.worker, request_id, request.prompt, request.prompt.blocks))
     produced[flight.client] = produced.get(flight.client, 0) + 1
     left = run.waiting.output_tokens - run.waiting.generated_tokens - 1
     if run.waiting.prefill_only:

@@ -37,18 +37,8 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
+from fairsched.model import events as ev
 from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration, Role, WorkerLoad
-from fairsched.model.events import (
-    NOWHERE,
-    Arrived,
-    Cancelled,
-    Event,
-    Finished,
-    Migrated,
-    Prefilled,
-    Rejected,
-    WorkerLeft,
-)
 from fairsched.model.request import Request
 from fairsched.model.theorem import Theorem
 from fairsched.policies.base import AnyRouter, Router
@@ -300,19 +290,19 @@ class HeavyLight(Router[MixState]):
         sign = lighter(*mixes, heavy) or mixes[0].requests - mixes[1].requests
         return second if sign > 0 else first
 
-    def observe(self, state: MixState, event: Event) -> MixState:
+    def observe(self, state: MixState, event: ev.Event) -> MixState:
         match event:
-            case Finished() | Cancelled() | Rejected():
+            case ev.Finished() | ev.Cancelled() | ev.Rejected():
                 return _without(state, event.request_id)
-            case Migrated():
+            case ev.Migrated():
                 sent = state.sent.get(event.request_id)
                 return _without(state, event.request_id) if sent and sent.worker == event.worker else state
-            case Arrived():
+            case ev.Arrived():
                 sent = state.sent.get(event.request.id)
                 if sent is None or event.worker == sent.worker:
                     return state
                 return _without(state, event.request.id)
-            case WorkerLeft():
+            case ev.WorkerLeft():
                 for request_id in [i for i, sent in state.sent.items() if sent.worker == event.worker]:
                     state = _without(state, request_id)
                 return state
@@ -324,7 +314,7 @@ class HeavyLight(Router[MixState]):
             mixes[sent.worker] = mixes.get(sent.worker, EMPTY).plus(sent, 1)
         # Each worker's mix is that of the requests that were sent there.
         assert mixes == {worker: mix for worker, mix in state.mixes.items() if mix != EMPTY}
-        assert NOWHERE not in mixes
+        assert ev.NOWHERE not in mixes
 
 
 def _without(state: MixState, request_id: int) -> MixState:
@@ -453,13 +443,13 @@ class TetriInfer(SplitPhases):
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def observe(self, state: AnyState, event: Event) -> AnyState:
+    def observe(self, state: AnyState, event: ev.Event) -> AnyState:
         state = super().observe(state, event)
         match event:
-            case Prefilled() if event.remaining_tokens:
+            case ev.Prefilled() if event.remaining_tokens:
                 handovers = state.handovers.begun(event.request_id, event.worker, event.time_ns)
                 return state if handovers is state.handovers else replace(state, handovers=handovers)
-            case WorkerLeft():
+            case ev.WorkerLeft():
                 return replace(state, flips=without_worker(state.flips, event.worker))
         return state
 

@@ -10,35 +10,22 @@ from functools import partial
 import attrs
 
 from fairsched.engines.simulation import run_tasks
-from fairsched.reproduce.papers import (
-    aladdin,
-    batchllm,
-    distserve,
-    dlpm,
-    field,
-    larry,
-    ours,
-    preble,
-    queueing,
-    splitwise,
-    tetriinfer,
-    vidur,
-)
+from fairsched.reproduce import papers
 from fairsched.reproduce.row import PAPERS, Figures, Interval, Judged, Panel, PanelRow, Verdict, verdict
 
 _FILES = {
-    "dlpm": dlpm,
-    "preble": preble,
-    "larry": larry,
-    "aladdin": aladdin,
-    "batchllm": batchllm,
-    "distserve": distserve,
-    "splitwise": splitwise,
-    "tetriinfer": tetriinfer,
-    "vidur": vidur,
-    "field": field,
-    "queueing": queueing,
-    "fairsched": ours,
+    "dlpm": papers.dlpm,
+    "preble": papers.preble,
+    "larry": papers.larry,
+    "aladdin": papers.aladdin,
+    "batchllm": papers.batchllm,
+    "distserve": papers.distserve,
+    "splitwise": papers.splitwise,
+    "tetriinfer": papers.tetriinfer,
+    "vidur": papers.vidur,
+    "field": papers.field,
+    "queueing": papers.queueing,
+    "fairsched": papers.ours,
 }
 
 

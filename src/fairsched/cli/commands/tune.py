@@ -9,15 +9,8 @@ import attrs
 from fairsched.cli import values
 from fairsched.cli.options import Jobs, ModelOptions, Source, WorkloadOptions, processes
 from fairsched.cli.output import folders, print_files, progress_bar, show, shown, writable, write_figures
+from fairsched.engines import capacity
 from fairsched.engines.analysis import print_lines
-from fairsched.engines.capacity import (
-    Demand,
-    FirstTokenTuning,
-    Traffic,
-    fitting_to,
-    tune_first_token,
-    tuning_sheet,
-)
 from fairsched.engines.capacity import tune as tuned
 from fairsched.engines.simulation import Cluster
 from fairsched.model.request import Workload
@@ -85,7 +78,7 @@ def tune(
         if max_wait is not None or params or report is not None:
             raise ValueError("--first-token chooses the policy and what is set: leave out --max-wait, --set, --report")
         return _show_first_token(
-            tune_first_token(first_token, Demand.of(jobs_of), cluster.latency, cluster.capacity), json
+            capacity.tune_first_token(first_token, capacity.Demand.of(jobs_of), cluster.latency, cluster.capacity), json
         )
     if max_wait is None:
         if report is not None or require == "proved":
@@ -107,14 +100,14 @@ def tune(
             **processes(jobs, len(jobs_of.jobs)),
         )
     write_figures(json, tuning.to_dict())
-    show(tuning_sheet(tuning), report, json, (spec.latency for spec in cluster.specs))
+    show(capacity.tuning_sheet(tuning), report, json, (spec.latency for spec in cluster.specs))
     if not tuning.complete:
         print("Interrupted: the choice is among the points that were run until then.", file=sys.stderr)
         return 130
     return 0 if tuning.chosen is not None else 1
 
 
-def _show_first_token(found: FirstTokenTuning, json: Path | None) -> int:
+def _show_first_token(found: capacity.FirstTokenTuning, json: Path | None) -> int:
     """Print what keeps the target."""
     write_figures(json, found.to_dict())
     with shown(json) as console:
@@ -128,8 +121,8 @@ def _show_first_token(found: FirstTokenTuning, json: Path | None) -> int:
 
 def _show_fitting(workload: Workload, cluster: Cluster, policy: str, params: dict[str, str], json: Path | None) -> int:
     """Print what fits the workload, and why."""
-    traffic = Traffic.of(workload.jobs)
-    fit = fitting_to(workload, cluster, policy, params)
+    traffic = capacity.Traffic.of(workload.jobs)
+    fit = capacity.fitting_to(workload, cluster, policy, params)
     fitting = ",".join(f"{name}={value}" for name, value in fit.params.items())
     router = ",".join(f"{name}={value}" for name, value in fit.router_params.items())
     lines = [
