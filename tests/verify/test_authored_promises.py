@@ -14,7 +14,8 @@ from fairsched.engines.serving import require_certificate
 from fairsched.engines.serving.guard.certificate import NotCertifiedError
 from fairsched.model.algebra import Algebra, Vector
 from fairsched.model.request import Client
-from fairsched.model.theorem import NOTHING_REFUNDED
+from fairsched.model.theorem import MEM_RESERVE, NOTHING_REFUNDED, OUTPUTS_BOUNDED
+from fairsched.policies.batching import Chunked
 from fairsched.policies.gates.authoring import lots
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
@@ -103,6 +104,15 @@ def test_the_monitor_holds_a_run_to_the_promise(gate: FairGate) -> None:
     assert promise.reweighted is not None
     assert promise.reweighted((1, 1, 1), (1, 1, 1), ((),) * 3).gap_bound is not None
     assert promise.reweighted((1, 2), (1, 1), ((),) * 2).gap_bound is None
+
+
+def test_outputs_that_are_not_reserved_are_another_assumption() -> None:
+    """As of a gate that ships: what the batching rule does not keep is not said to be needed."""
+    grows = ComposedPolicy("mine", Arrival(), Allowance(), Chunked(reserve="optimistic"))
+    found = subject("mine", grows)
+    (gap,) = (theorem for theorem in found.theorems if theorem.id == "gap")
+    assert OUTPUTS_BOUNDED in found.assumptions(gap)
+    assert MEM_RESERVE not in found.assumptions(gap)
 
 
 class Forgetful(Allowance):

@@ -152,6 +152,8 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     if composed is None:
         raise ValueError(f"{name} is neither a composed policy nor has it `claims`")
     _refuse_impure(name, composed)
+    static = composed.batching.reserve == "static"
+    instead = () if static else ((MEM_RESERVE, OUTPUTS_BOUNDED),)
     own_claims = getattr(composed.gate, "claims", None)
     if own_claims is not None:
         _refuse_overridden(name, overridden(type(composed)))
@@ -159,7 +161,8 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
         stated = [claim.theorem for claim in own_claims()]
         # The gate says what their bounds are in its configuration.
         theorems = tuple(next((own for own in composed.gate.theorems if own == each), each) for each in stated)
-        return Subject(name, f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}", theorems, composed)
+        source = f"{type(composed.gate).__module__}:{type(composed.gate).__qualname__}"
+        return Subject(name, source, theorems, composed, instead=instead)
     gate = overridden(type(composed.gate)) if composed.gate.theorems else []
     _refuse_overridden(name, overridden(type(composed)) + gate)
     if composed.gate.grouped:
@@ -167,12 +170,8 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     order, batching = composed.order, type(composed.batching)
     theorems = (*composed.gate.theorems, *(batching if ships(batching) else Batching).theorems)
     theorems += order.theorems if ships(type(order)) else ()
-    broken = composed.gate.broken_assumptions
-    if composed.batching.reserve == "static":
-        return Subject(name, SUITE, founded(SUITE, theorems), composed, broken=broken)
     # Outputs that are not reserved are not counted by a cap either.
-    instead = ((MEM_RESERVE, OUTPUTS_BOUNDED),)
-    broken |= {CAPPED, RESERVES}
+    broken = composed.gate.broken_assumptions.union(() if static else (CAPPED, RESERVES))
     return Subject(name, SUITE, founded(SUITE, theorems), composed, broken=broken, instead=instead)
 
 
