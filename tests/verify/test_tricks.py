@@ -1,6 +1,7 @@
 """What runs is what was proved: a gate or composition that runs anything beside its declaration is refused by name."""
 
 import functools
+from copy import copy
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -435,6 +436,19 @@ def test_a_constant_is_an_integer_with_which_runs_stay_within_64_bits(
     """Proofs know of it that it is an integer of at least 1, and nothing of 64 bits; products have less room."""
     with pytest.raises(ValueError, match=f"Odd.{(gate.constants + gate.over_weight)[0]} = {number} .*{said}"):
         type("Odd", (gate,), {(gate.constants + gate.over_weight)[0]: number, "__module__": __name__})().claims()
+
+
+@pytest.mark.parametrize("gate", [Allowance(), DeficitGate()], ids=lambda gate: type(gate).__name__)
+@pytest.mark.parametrize("member", ["decoded", "calls"])
+def test_an_object_has_no_methods_of_its_own(gate: Any, member: str) -> None:
+    """What is set on one gate runs in place of what its class has."""
+    patched = attrs.evolve(gate)
+    try:
+        object.__setattr__(patched, member, copy(gate.calls) if member == "calls" else lambda state, *_: state)
+    except AttributeError:
+        pytest.skip("its class leaves no room for it")
+    with pytest.raises(ValueError, match=rf"overrides {type(gate).__name__}\.{member}"):
+        subject("mine", ComposedPolicy("mine", Arrival(), patched))
 
 
 @attrs.frozen

@@ -6,6 +6,8 @@ shipped gate or of the composition brings claims of its own (a `claims` function
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import cached_property
+from typing import Any, cast
 
 import attrs
 
@@ -23,6 +25,7 @@ from fairsched.policies.gates import (
     GlobalDeficitGate,
     HierarchicalGate,
     InBatchGate,
+    KernelGate,
     LeasedGate,
     OpenGate,
 )
@@ -158,6 +161,7 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
     if own_claims is not None:
         _refuse_overridden(name, overridden(type(composed)))
         _require_declaration(name, type(composed.gate))
+        _refuse_patched(name, composed)
         stated = [claim.theorem for claim in own_claims()]
         # The gate says what their bounds are in its configuration.
         theorems = tuple(next((own for own in composed.gate.theorems if own == each), each) for each in stated)
@@ -165,6 +169,7 @@ def subject(name: str, policy: object, source: str = "") -> Subject:
         return Subject(name, source, theorems, composed, instead=instead)
     gate = overridden(type(composed.gate)) if composed.gate.theorems else []
     _refuse_overridden(name, overridden(type(composed)) + gate)
+    _refuse_patched(name, composed)
     if composed.gate.grouped:
         _require_obligations(name, composed.gate, {theorem.id for theorem in composed.gate.theorems})
     order, batching = composed.order, type(composed.batching)
@@ -197,6 +202,19 @@ def _require_obligations(name: str, gate: AnyGate, theorems: Set[str]) -> None:
         owed = {each: gate.returns.get(each, (each,)) for each in RETURNS}
         if missing := [each for each, by in owed.items() if not isinstance(by, str) and not {*by} <= theorems]:
             raise ValueError(f"{name}: {kind} owes {', '.join(missing)}, or says why not (`BoundedGate.returns`)")
+
+
+def _refuse_patched(name: str, policy: ComposedPolicy) -> None:
+    """Refuse a part with attributes beside those of its class: what runs is found there first."""
+    gate, parts = policy.gate, (policy, policy.gate, policy.order, policy.batching)
+    found: list[str] = []
+    for part in cast("tuple[Any, ...]", parts):
+        known = {field.name for field in attrs.fields(type(part))}
+        known |= {each for each in dir(part) if isinstance(getattr(type(part), each, None), cached_property)}
+        found += [f"{type(part).__name__}.{each}" for each in getattr(part, "__dict__", {}) if each not in known]
+    if isinstance(gate, KernelGate) and gate.calls is not attrs.evolve(gate).calls:
+        found.append(f"{type(gate).__name__}.calls")
+    _refuse_overridden(name, found)
 
 
 def _refuse_impure(name: str, policy: ComposedPolicy) -> None:
