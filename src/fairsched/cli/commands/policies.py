@@ -151,6 +151,8 @@ def _lowered(run: RunSpec, worst: FirstTokenBound | None) -> Iterator[str]:
         return
     if worst.own_cost is None and parameters(run.policy).get("in_flight_cap_tokens", 0) is None:
         yield "--set in_flight_cap_tokens=N lowers what other clients may have in flight, and the gap."
+    elif worst.own_cost is None and "max_running" in parameters(run.policy):
+        yield "--set max_running=N lowers what clients may have in flight, which is charged meanwhile."
     dear = worst.dear_outputs
     if worst.pace.least == 1:
         yield "The order passes over requests, or one fills memory, so that one may run alone: fcfs may run more."
