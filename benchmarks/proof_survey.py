@@ -2,7 +2,8 @@
 
     python benchmarks/proof_survey.py --json out/proofs.jsonl
     python benchmarks/proof_survey.py --theorem D-4.1 V-4.4 --json out/proofs.jsonl
-    python benchmarks/proof_survey.py --from out/proofs.jsonl --record docs/measured.json
+    fairsched verify --json out/verdicts.json
+    python benchmarks/proof_survey.py --from out/proofs.jsonl --verdicts out/verdicts.json --record docs/measured.json
 
 The file has a line for each goal, written when it is done.  A run that was cut short goes on after the last one, and
 proves goals again whose text has changed; with `--again` also those without an accepted proof.  Each goal has a process
@@ -174,10 +175,27 @@ def table(rows: list[Row]) -> list[tuple[str, ...]]:
     return [HEAD, *((name, *_figures(of)) for name, of in families.items()), ("all", *_figures(rows))]
 
 
-def record(path: Path, rows: list[Row]) -> None:
-    """Replace the table of that name among the measured ones."""
+def evidence(rows: list[Row], verdicts: Path) -> list[tuple[str, ...]]:
+    """Return by theorem the solvers or worlds that decided it, their CPU time, its goals and how many of them have an
+    accepted proof."""
+    goals = defaultdict[str, list[Row]](list)
+    for row in rows:
+        goals[row.theorem].append(row)
+    said = {}
+    for each in json.loads(verdicts.read_text())["theorems"]:
+        by = " + ".join(each["solvers"]) if each["worlds"] is None else f"{each['worlds']:,} worlds"
+        of = goals[each["id"]]
+        figures = (str(len(of)), str(sum(row.accepted for row in of))) if of else ("", "")
+        said[each["id"]] = (each["id"], by, f"{each['ms'] / 1e3:.1f}", *figures)
+    return [("theorem", "decided by", "CPU, s", "goals", "accepted"), *said.values()]
+
+
+def record(path: Path, rows: list[Row], verdicts: Path | None) -> None:
+    """Replace these tables among the measured ones."""
     found = json.loads(path.read_text()) | {"proof-survey": table(rows)}
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    if verdicts is not None:
+        found["evidence"] = evidence(rows, verdicts)
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 def main() -> None:
@@ -190,14 +208,15 @@ def main() -> None:
     )
     parser.add_argument("--again", action="store_true", help="also goals of the file that have no accepted proof")
     parser.add_argument("--from", dest="former", type=Path, help="file of a former run, in place of running")
-    parser.add_argument("--record", type=Path, help="file of measured tables in which this one is replaced")
+    parser.add_argument("--verdicts", type=Path, help="what `fairsched verify --json` wrote, for the table of evidence")
+    parser.add_argument("--record", type=Path, help="file of measured tables in which these are replaced")
     asked = parser.parse_args()
     if asked.former is not None:
         rows = read(asked.former)
     else:
         rows = survey(frozenset(asked.theorem), asked.limit_s, asked.json, asked.again)
     if asked.record is not None:
-        record(asked.record, rows)
+        record(asked.record, rows, asked.verdicts)
     for line in table(rows):
         print(" | ".join(line))
     for row in rows:

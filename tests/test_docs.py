@@ -24,6 +24,7 @@ from fairsched.engines.simulation import RunSpec, latency_model
 from fairsched.engines.workloads import WORKLOADS, generate
 from fairsched.policies.registry import CLUSTER_POLICIES, router_with
 from fairsched.reproduce import PAPERS
+from fairsched.verify.proofs import SUITE, claims_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -301,6 +302,18 @@ def stated_counts(readme: str) -> tuple[int, ...]:
     )
     assert found is not None
     return tuple(map(int, found.groups()))
+
+
+def test_the_readme_counts_the_evidence() -> None:
+    """Theorems and goals whose proofs a checker read, and theorems in Coq; what was recorded is about theorems there."""
+    figures = json.loads((ROOT / "docs" / "measured.json").read_text())
+    ((_, theorems, goals, accepted, *_),) = (row for row in figures["proof-survey"] if row[0] == "all")
+    coq = figures["coq-goals"][1:]
+    assert {name for name, *_ in (*figures["evidence"][1:], *coq)} <= set(claims_of(SUITE))
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    found = re.search(r"of ([\d,]+) theorems all ([\d,]+) goals have proofs .* accepts goals of (\d+)", readme)
+    assert found is not None
+    assert (goals, found.groups()) == (accepted, (theorems, goals, str(len(coq))))
 
 
 def test_the_first_tutorial_does_what_it_says(

@@ -1,10 +1,12 @@
 """The directives `theorems`, `counts`, `assumptions` and `refutations`: what is decided, read from the claims."""
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from markdown import anchor, directive, escaped, formula, sentence
+from markdown import anchor, directive, escaped, formula, sentence, table
+from measured import FIGURES
 
 import fairsched.model.theorem as theorem_values
 from fairsched.model.theorem import Assumption, Scope, Theorem
@@ -70,6 +72,19 @@ def _keeping() -> dict[str, tuple[str, ...]]:
             if not about.broken.intersection(about.assumptions(theorem)):
                 found[theorem.id] = (*found.get(theorem.id, ()), name)
     return found
+
+
+def evidence(_: Sequence[str]) -> str:
+    """What each theorem is believed for: who decided it, and of its goals those whose proofs a checker or Coq read."""
+    figures = json.loads(FIGURES.read_text())
+    decided = {name: cells for name, *cells in figures["evidence"][1:]}
+    coq = {name: f"{accepted} of {goals}" for name, goals, accepted in figures["coq-goals"][1:]}
+    rows = []
+    for name, bound in bounds().items():
+        by, seconds, goals, accepted = decided.get(name, ("", "", "", ""))
+        checked = f"{accepted} of {goals}" if goals else ""
+        rows.append((link(name), bound.level.value, bound.scope.value, by, checked, coq.get(name, ""), seconds))
+    return table(("theorem", "about", "scope", "decided by", "checked", "Coq", "CPU, s"), rows)
 
 
 def link(theorem_id: str) -> str:
@@ -168,6 +183,7 @@ def setup(app: Any) -> dict[str, bool]:
     for name, making in (
         ("theorems", theorems),
         ("counts", counts),
+        ("evidence", evidence),
         ("assumptions", assumptions),
         ("refutations", refuted),
     ):

@@ -61,7 +61,7 @@ def test_progress_is_said_without_a_terminal(
     monkeypatch.setattr("fairsched.cli.output.LINE_EVERY_S", 0)
     assert main(["verify", "--policy", "fcfs", "--quick", "--jobs", "1"]) == 0
     first, *_, last = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"0 of \d+: KV-\w+", first)
+    assert re.fullmatch(r"0 of \d+: theorem KV-\w+", first)
     assert last == "runs that attain bounds"
 
 

@@ -170,15 +170,15 @@ def run(
         worlds.mkdir(parents=True, exist_ok=True)
     with pool(jobs) as executor:
         # What takes longest begins first.
-        mutants = [executor.submit(mutation_rows, task) for task in mutating]
+        mutants = executor.map(mutation_rows, mutating)
         refuted = executor.submit(refutations.report, worlds) if whole else None
-        decided = followed([task.theorem for task in tasks], executor.map(decide, tasks), progress)
+        verdicts = executor.map(decide, tasks)
+        found = followed([f"mutants of {task[:2][-1]}" for task in mutating], mutants, progress)
+        fates = tuple(row for rows in found for row in rows)
+        decided = followed([f"theorem {task.theorem}" for task in tasks], verdicts, progress)
         decisions = dict(zip(tasks, decided, strict=True))
         progress("runs that attain bounds", 0, 0)
         tight, no_witnesses = executor.submit(tightness).result()
-        names = [f"mutants of {task[:2][-1]}" for task in mutating]
-        found = followed(names, (each.result() for each in mutants), progress)
-        fates = tuple(row for rows in found for row in rows)
         false = refuted.result() if refuted else ()
         asked = list(dict.fromkeys((each.task.source, each.task.theorem) for each in wanted.planned))
         bounds = dict(zip(asked, executor.map(bound_of, *zip(*asked, strict=True)), strict=True)) if asked else {}

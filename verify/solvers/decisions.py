@@ -7,7 +7,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from itertools import tee
-from time import perf_counter
+from time import process_time
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import msgspec
@@ -46,8 +46,9 @@ class SolverDecision(msgspec.Struct, frozen=True):
     """What the solvers say of a task.
 
     `why` explains what is not proved; `cutoff` is the most clients that an obligation names (None for arithmetic about
-    no client), `worlds` in how many it was tried (None: it was proved), `solvers` those that agree, `files` what the
-    second one was asked, `counterexample` the document of a world that breaks it, for `fairsched verify --replay`.
+    no client), `worlds` in how many it was tried (None: it was proved), `solvers` those that agree, `ms` CPU time,
+    `files` what the second one was asked, `counterexample` the document of a world that breaks it, for `fairsched
+    verify --replay`.
     """
 
     task: Task
@@ -64,7 +65,7 @@ class SolverDecision(msgspec.Struct, frozen=True):
 
 def decide(task: Task) -> SolverDecision:
     """Decide one theorem."""
-    begun = perf_counter()
+    begun = process_time()
     claim, dropped = _looked_up(task)
     # Both solvers are asked about the same formulas, which take as long to build as to decide.
     for_z3, for_cvc5 = tee(to_show(claim, dropped))
@@ -81,7 +82,7 @@ def decide(task: Task) -> SolverDecision:
         isinstance(verdict, Unknown) and verdict.reason.startswith("vacuous"),
         clients or None,
         solvers,
-        (perf_counter() - begun) * 1e3,
+        (process_time() - begun) * 1e3,
         asked if said == "proved" else (),
         _saved(task.source, claim, verdict),
         verdict.obligations if isinstance(claim, SampledClaim) and isinstance(verdict, Proved) else None,

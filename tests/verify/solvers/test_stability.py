@@ -4,8 +4,10 @@ With ``-s`` the hardest obligations are printed, as shares of the budget:
 ``pytest tests/verify/solvers/test_stability.py -s -n 0``, and over all theorems and fifty seeds with ``--full-budget``.
 """
 
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import z3
@@ -35,6 +37,15 @@ def _seeds_are_put_back() -> Iterator[None]:
 def _seed(seed: int) -> None:
     for option in SEEDS:
         z3.set_param(option, seed)
+
+
+def test_no_verdict_depends_on_seconds() -> None:
+    """Solvers are limited by resources that are the same on every machine; `coqc` alone, which has no such limit, is
+    given seconds, and no verdict asks it."""
+    texts = {path.name: path.read_text() for path in (Path(__file__).parents[3] / "verify").rglob("*.py")}
+    assert [name for name, text in texts.items() if re.search(r"tlimit|timeout=|\"timeout\"", text)] == ["coq.py"]
+    assert '"rlimit"' in texts["prover.py"]
+    assert '"rlimit"' in texts["cross_check.py"]
 
 
 def _spent() -> int:
