@@ -305,7 +305,7 @@ def stated_counts(readme: str) -> tuple[int, ...]:
 
 
 def test_the_readme_counts_the_evidence() -> None:
-    """Theorems and goals whose proofs a checker read, and theorems in Coq; what was recorded is about theorems there."""
+    """Theorems and goals whose proofs a checker read, and theorems in Coq; what was recorded is of theorems there."""
     figures = json.loads((ROOT / "docs" / "measured.json").read_text())
     ((_, theorems, goals, accepted, *_),) = (row for row in figures["proof-survey"] if row[0] == "all")
     coq = figures["coq-goals"][1:]
