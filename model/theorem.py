@@ -73,7 +73,7 @@ CERTIFICATE_VERSION = 3
 class Certificate(msgspec.Struct, frozen=True):
     """What was proved about one policy in one configuration, and about which text.
 
-    `configuration` has two parts, as `model.serialization.fingerprint` describes them: the "policy" with all its
+    `configuration` has two parts, as `model.serialization.documents` describes them: the "policy" with all its
     parameters, and the "deployment" on which the constants rest (KV capacity, longest prompt and output, weights).
     `code` has the hash of each function, class and constant that runs when the policy decides, by its full name
     (`model.serialization.code`). `solvers` maps each solver that agreed to its version.
