@@ -113,6 +113,10 @@ COMPOSITIONS = {
     "by prefix": "policy = ComposedPolicy('mine', LongestPrefix(), Mine())",
     "by length": "policy = ComposedPolicy('mine', ShortestPrompt(), Mine())",
     "kernel set later": "Mine.decode = staticmethod(free(False))\npolicy = ComposedPolicy('mine', Arrival(), Mine())",
+    "an object of its own kind": (
+        "mine = Mine()\nobject.__setattr__(mine, 'decoded', lambda state, *_: state)\n"
+        "policy = ComposedPolicy('mine', Arrival(), mine)"
+    ),
     "drops events": (
         "@attrs.frozen\nclass Drops(ComposedPolicy):\n    def observe(self, state, event):\n"
         "        return state if type(event).__name__ == 'Decoded' else super().observe(state, event)\n"
