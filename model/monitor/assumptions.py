@@ -278,7 +278,7 @@ class AssumptionWatch:
 
     def prefilled(self, event: ev.Prefilled) -> None:
         call = self._calls.get(event.request_id)
-        if call is not None and call.running:
+        if call is not None:
             self._computes(call, self._accounts[event.client], -min(event.tokens, call.uncomputed))
 
     def _check_room(self, time_ns: int, request_id: int, call: WatchedRequest, account: WatchedClient) -> None:

@@ -305,7 +305,6 @@ class Monitor:
         """Hold the run to this from now on, with weights as they are: bounds for other limits than before."""
         self._promise = promise
         self._reweighted_ns = time_ns
-        self._reweigh()
 
     def _reweigh(self) -> None:
         """Take up what changed of weights and clients: once for all changes until something is charged.  O(clients)."""

@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 import attrs
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairsched.model import events as ev
@@ -24,6 +25,11 @@ CLIENTS = 3
 SEEDS = st.randoms(use_true_random=True)
 MORE = settings(max_examples=4 * settings().max_examples)
 """Runs are cheap, and promises many."""
+
+
+WEIGHTS = [9, 9, 3, 7, 7, 1, 2, 3, 2, 2, 0.5]
+BUSY = [6, 9, 9, 5, 7, 7, 2, 0, 2, 1, 0.1]
+"""How often what happens in a run."""
 
 
 @attrs.define(eq=False)
@@ -369,7 +375,7 @@ def runs(  # noqa: C901  (one case a kind)
                 "worker",
                 "weigh",
             ],
-            [9, 9, 3, 7, 7, 1, 2, 3, 2, 2, 0.5, weighs],
+            [*WEIGHTS, weighs],
         )[0]
         some = tuple(sorted(random.sample(range(CLIENTS), random.randint(1, CLIENTS))))
         tokens = tuple(random.randint(1, 3) for _ in some)
@@ -504,6 +510,16 @@ def test_assumptions_are_those_of_the_run_written_out(random: Random) -> None:
     during = f"two or more clients waited together for {written.together_ns} ns"
     assert findings["BackloggedDuring"].note == during
     assert findings["CapacityFloor"].note == (written.least and written.least[1])
+
+
+@MORE
+@given(SEEDS)
+def test_assumptions_are_those_written_out_where_much_is_settled_and_held(random: Random) -> None:
+    """The same of runs in which admissions are settled again and again, and memory is held."""
+    agree: Any = test_assumptions_are_those_of_the_run_written_out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{__name__}.WEIGHTS", BUSY)
+        agree.hypothesis.inner_test(random)
 
 
 @MORE
@@ -642,6 +658,8 @@ def test_waits_are_those_of_the_run_written_out(random: Random) -> None:
     assert monitor._watch.total == written.total
 
 
+@example([(0, 2, ()), (3, 0, ())], (1, 1), False)
+@MORE
 @given(
     st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from([(), (("a", 1),), (("b", 1),)])), max_size=12

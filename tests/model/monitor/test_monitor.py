@@ -20,6 +20,7 @@ from fairsched.model.theorem import ASSUMPTIONS, Theorem
 from fairsched.policies.gates import AnyGate, DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import ROUTERS
+from tests.model.monitor.test_assumptions import MORE
 from tests.support.authors.allowance import Allowance
 from tests.support.authors.least_served import LeastServed
 from tests.support.logs import LATENCY, RUNS, Case, before_decisions
@@ -365,7 +366,8 @@ FINDINGS = st.builds(
 )
 
 
-@given(st.lists(FINDINGS, max_size=3))
+@MORE
+@given(st.lists(FINDINGS, max_size=4))
 def test_findings_of_several_workers_are_one(findings: list[Finding]) -> None:
     """Over a cluster violations add up, and the first of any worker is the first, of two the lower worker's; what is
     not watched somewhere is judged by the others, and each worker's note is there."""
