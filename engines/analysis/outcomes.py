@@ -365,6 +365,7 @@ class Outcomes:
         done = rows[self.finished[rows]]
         begun = rows[self.first[rows] != _NEVER]
         several = done[self.output[done] > 1]
+        placed = rows[self.scheduled[rows] != _NEVER]
         ttft = self.first[begun] - self.arrival[begun]
         ended = rows[self.ended[rows] != _NEVER]
         span = int(self.ended[ended].max() - self.arrival[rows].min()) if ended.size else 0
@@ -392,7 +393,7 @@ class Outcomes:
             phases_us=PhaseTimes(*(summary(self.phases[done, i]) for i in range(len(PHASES)))),
             tbt_us=self._tbt(client),
             second_token_us=self._second_token(client),
-            scheduling_delay_us=summary((self.scheduled - self.arrival)[rows[self.scheduled[rows] != _NEVER]]),
+            scheduling_delay_us=summary(self.scheduled[placed] - self.arrival[placed]),
             normalized_latency_us=summary((self.finish[done] - self.arrival[done]) / self.output[done]),
             transfers=totals["transfers"],
             transferred_tokens=totals["transferred"],

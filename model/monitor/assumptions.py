@@ -1,7 +1,7 @@
 """The named assumptions of `model.theorem` on a stream of events: which of them hold, and what broke one first.
 
-Each event costs O(1), a decode run O(its clients), and an admission O(clients) more where a theorem shares one memory
-(MemShared).  What no event shows is said to be so, with the reason; nothing passes in silence.
+Each event costs O(1), a decode run O(its clients), and an admission O(clients that run) more where a theorem shares one
+memory (MemShared).  What no event shows is said to be so, with the reason; nothing passes in silence.
 """
 
 from collections import defaultdict
@@ -83,6 +83,8 @@ class AssumptionWatch:
         self._asks_gate = asks_gate
         self._accounts = defaultdict[int, WatchedClient](WatchedClient)
         self._calls: dict[int, WatchedRequest] = {}
+        self._holding: set[int] = set()
+        """Clients that may be charged or given back something for running requests."""
         self._broken: dict[str, tuple[int, Breach]] = {}
         self._capacity: int | None = None
         self._running = 0
@@ -183,6 +185,7 @@ class AssumptionWatch:
             self._accounts[client].waiting = 1
             self._leaves(client, event.time_ns)
         self._accounts.clear()
+        self._holding.clear()
         self._calls.clear()
         self._running = 0
 
@@ -204,6 +207,7 @@ class AssumptionWatch:
         call.context = event.extend_tokens + event.cached_prefix_tokens
         call.extend, call.reserved = event.extend_tokens, event.reserved_output_tokens
         account.back[event.request_id] = 0
+        self._holding.add(event.client)
         self._computes(call, account, event.extend_tokens)
         if self.promise.unreserved_tokens and call.most is not None and not self.promise.outputs_predicted:
             # What may come beyond what is reserved is charged, too.
@@ -299,7 +303,7 @@ class AssumptionWatch:
         """Check the same together with what any one other client may be charged and given back; each at its own
         multiplier."""
         times, bound = self.promise.charging.times, most * self._times_max
-        others = ((self._in_memory(other) * times(g), g) for g, other in self._accounts.items() if g != client)
+        others = ((self._in_memory(self._accounts[g]) * times(g), g) for g in self._holding if g != client)
         beside, other = max(others, default=(0, client))
         together = whole * times(client) + beside
         if together > bound:
@@ -383,6 +387,8 @@ class AssumptionWatch:
             account.kv -= call.kv
             self._computes(call, account, -call.uncomputed)
             self._ends(event.request_id, account)
+            if not (account.back or self._in_memory(account)):
+                self._holding.discard(event.client)
             call.running = False
             self._running -= 1
         if call.most is not None and generated > call.most:

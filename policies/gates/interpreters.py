@@ -22,6 +22,7 @@ from fairsched.policies.gates import deficit, in_batch, shared
 from fairsched.policies.gates.authoring import EVENTS, Kernel, KernelGate, call, lots, parameters
 from fairsched.policies.gates.base import AnyGate
 from fairsched.policies.gates.counter import CounterGate
+from fairsched.policies.gates.deficit import DeficitGate
 from fairsched.policies.gates.deficit_printed import PrintedDeficitGate
 from fairsched.policies.gates.in_batch import InBatchGate
 from fairsched.policies.gates.shared import GlobalDeficitGate
@@ -264,18 +265,21 @@ class DeclaredRules(GateInterpreter):
 
     def give(self, waiting: Sequence[int]) -> None:
         """Play the refills that are due while these clients wait; only where that is known before a choice."""
-        due, clients = self.gate.fast["due"], range(len(self.weight))
+        due, queue = self.gate.fast["due"], {*waiting}
         for _ in range(ROUNDS_MAX):
             if not self.on(waiting, due, queued=everyone(waiting)):
                 return
-            self._play("refill", clients, queued=self._mask(waiting))
+            clients = self._refilled()
+            self._play("refill", clients, queued=ExactVector(map(queue.__contains__, clients)))
         while self.on(waiting, due, queued=everyone(waiting)):
+            clients = self._refilled()
+            queued = ExactVector(map(queue.__contains__, clients))
             for name, _ in self._kernels["refill"]:
-                at_once = self.gate.fast[f"refill_{name}"]
-                self.put(name, clients, self.on(clients, at_once, queued=self._mask(waiting)))
+                self.put(name, clients, self.on(clients, self.gate.fast[f"refill_{name}"], queued=queued))
 
-    def _mask(self, clients: Collection[int]) -> ExactVector:
-        return ExactVector(map(frozenset(clients).__contains__, range(len(self.weight))))
+    def _refilled(self) -> Sequence[int]:
+        """Return the clients that a refill may change."""
+        return range(len(self.weight))
 
     def _let_in(
         self, client: int, clients: Sequence[int], waiting: Collection[int], ready: Collection[int] | None = None
@@ -405,7 +409,24 @@ class _Counters(DeclaredRules):
         return ()
 
 
-class _PausingDeficits(DeclaredRules):
+class _Deficits(DeclaredRules):
+    """A deficit gate: a refill changes known clients without credit, and no others."""
+
+    def __init__(self, gate: DeficitGate) -> None:
+        super().__init__(gate)
+        self._owing: set[int] = set()
+
+    def put(self, name: str, clients: Sequence[int], values: Iterable[int]) -> None:
+        super().put(name, clients, values)
+        q, owing = self.vectors["q"], self._owing
+        for client in clients:
+            (owing.add if q[client] <= 0 else owing.discard)(client)
+
+    def _refilled(self) -> Sequence[int]:
+        return sorted(self._owing)
+
+
+class _PausingDeficits(_Deficits):
     """The deficit gate inside the batch: a client that owes too much stands still there."""
 
     def __init__(self, gate: InBatchGate) -> None:
@@ -427,7 +448,7 @@ class _PausingDeficits(DeclaredRules):
         self._able = next((client for client in clients if self.vectors["q"][client] > 0), NO_GROUP)
         if not clients:
             # A client that has credit owes nothing that could be forgiven.
-            owing = [client for client, q in enumerate(self.vectors["q"]) if q <= 0]
+            owing = self._refilled()
             queued = ExactVector([False] * len(owing))
             self.put("q", owing, self.on(owing, in_batch.forgive, queued=queued, depth=self.depth))
 
@@ -439,7 +460,7 @@ class _PausingDeficits(DeclaredRules):
         yield "the debt that pauses", [self.gate.depth(state)], [self.depth], 0
 
 
-class _SharedDeficits(DeclaredRules):
+class _SharedDeficits(_Deficits):
     """The deficit gate for all workers: beside it, at how many of them each client waits."""
 
     def __init__(self, gate: GlobalDeficitGate) -> None:
@@ -475,6 +496,10 @@ class _SharedDeficits(DeclaredRules):
 
 interpreter.register(KernelGate, DeclaredRules)
 interpreter.register(CounterGate, _Counters)
+interpreter.register(
+    DeficitGate,
+    lambda gate: (_Deficits if gate.sparse and gate.refill_q is deficit.refill else DeclaredRules)(gate),
+)
 # What waits as a step ends is in none of its events.
 interpreter.register(PrintedDeficitGate, lambda gate: None)
 interpreter.register(InBatchGate, _PausingDeficits)

@@ -29,6 +29,7 @@ from fairsched.engines.calibration.from_log.observed import (
     Mask,
     Observed,
     halves,
+    joined,
     lanes,
     observed,
     peaks,
@@ -124,12 +125,19 @@ def figures(seen: Observed, said: Simulated) -> dict[str, Figure]:
 
 
 class MachineSearch:
-    """The search: a stretch of the log, and machines on it."""
+    """The search: a stretch of the log, and machines on it, whose limits are at least what all of the log `shown`
+    has."""
 
-    def __init__(self, seen: Observed, progress: Progress, weights: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        seen: Observed,
+        progress: Progress,
+        weights: Mapping[int, int] | None = None,
+        shown: Observed | None = None,
+    ) -> None:
         self.seen = seen
         self.played = Played(seen, weights)
-        self.peaks = peaks(seen)
+        self.peaks = peaks(seen if shown is None else shown)
         self.progress = progress
         self.tried: dict[str, list[tuple[float | int | str, float]]] = {}
         self._aims: dict[int, tuple[float, ...]] = {}
@@ -336,6 +344,7 @@ RULE_WORDS = {
     "whole-prompts": "with whole prompts beside decodes",
 }
 PERCENTS = (10, 25, 50, 75, 90, 95, 99)
+HIGH = (90, 95, 99)
 HELD_TO = (50, 95)
 HELD_FIGURES = ("TTFT", "latency")
 
@@ -417,8 +426,12 @@ class LogFit:
 
     @property
     def off(self) -> float:
-        """The largest factor by which a percentile of first tokens (else of latencies) is missed."""
-        of_first = [error for error in self.errors if error.figure == "TTFT"] or self.errors
+        """The largest factor by which a high percentile of first tokens (else of latencies) is missed.
+
+        Where some requests wait and others do not, a lower one may lie at the edge between them and tells nothing.
+        """
+        high = [error for error in self.errors if error.percent in HIGH]
+        of_first = [error for error in high if error.figure == "TTFT"] or high
         return float(np.exp(max((abs(np.log(max(1 + error.error, 1e-3))) for error in of_first), default=_LIMIT)))
 
     @property
@@ -511,9 +524,10 @@ def fit_log(
     whole = observed(log)
     if len(whole) < 4 or not bool(whole.judged.any()):
         raise ValueError(f"{log.path}: {len(whole)} requests with a prompt and an output; a machine takes more")
-    first, second = (lanes(thinned(half, requests_max)) for half in halves(whole))
-    lane_count = len(np.unique(whole.worker))
-    search = MachineSearch(first, told)
+    parts = lanes(whole)
+    lane_count = len(parts)
+    first, second = (thinned(each, requests_max) for each in zip(*map(halves, parts), strict=True))
+    search = MachineSearch(first, told, shown=joined(parts))
     # Where the log says which worker had a request, one worker has them all, one lane after the other.
     counts = [1] if lane_count > 1 else candidates(first) if workers is None else [workers]
     machine = search.run(counts)
@@ -523,7 +537,6 @@ def fit_log(
     found, typical = held_out(second, judge.played.on(machine))
     moved = judge.paced(machine)
     parameters = _parameters(search, machine, workers is None and lane_count < 2)
-    lane_count = max(lane_count, 1)
     return LogFit(
         name=log.path.name,
         machine=attrs.evolve(machine, workers=machine.workers * lane_count),

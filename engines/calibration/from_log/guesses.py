@@ -129,6 +129,8 @@ def _decoding(some: Observed, workers: int) -> tuple[Floats, Floats]:
         ]
     )
     kept = (some.output > 3) & (end > first)
+    if (kept & some.judged).sum() >= _ALONE_MIN:  # others may have decoded beside prompts that are not there
+        kept &= some.judged
     return columns[kept], (end - first)[kept].astype(np.float64)
 
 
@@ -140,10 +142,11 @@ def _prompts(some: Observed) -> tuple[Floats, Floats]:
     answered_before = np.searchsorted(np.sort(first), arrival, side="left")
     waited_with = came - answered_before - 1
     there = np.searchsorted(arrival, arrival, side="left") - np.searchsorted(np.sort(end), arrival, side="right")
-    crowd = waited_with * 1000 + there
+    # What ran when a stretch began has no first token of its own.
+    crowd = waited_with * 1000 + there + np.where(some.judged, 0, np.iinfo(np.int64).max // 2)
     alone = np.flatnonzero(crowd == 0)
     if len(alone) < _ALONE_MIN:
-        alone = np.argsort(crowd, kind="stable")[: max(_ALONE_MIN, len(some) // 8)]
+        alone = np.argsort(crowd, kind="stable")[: max(_ALONE_MIN, int(some.judged.sum()) // 8)]
     prompt = some.prompt[alone].astype(np.float64)
     columns = np.column_stack([np.ones(len(alone)), prompt, prompt * prompt / 1e3])
     return columns, np.maximum(some.ttft[alone], 1).astype(np.float64)

@@ -1,7 +1,7 @@
 """The machine that is looked for: step times, workers, memory and the scheduler's settings; and what it would do."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import attrs
 import numpy as np
@@ -13,6 +13,7 @@ from fairsched.model.events import Event, Finished, Prefilled
 from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Workload
 from fairsched.model.service import Ints
+from fairsched.policies.batching import Batch, Chunked
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import local_policy, with_parameters
 from fairsched.policies.routers import JoinShortestQueue
@@ -36,11 +37,24 @@ _NEVER = -1
 
 
 @attrs.frozen
+class _Ahead(Chunked):
+    """Chunked prefill that lets a request in with a token of its prompt where no budget is left."""
+
+    name: ClassVar[str] = "chunked-ahead"
+    serves_all: ClassVar[bool] = False
+
+    def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
+        return min(extend_tokens, max(batch.tokens, 1)) if batch.seats > 0 else 0
+
+
+@attrs.frozen
 class LogMachine:
     """A server: `workers` equal ones, each with these step times and settings.
 
     `times` are the `COEFFICIENTS` of a step.  `policy` is the order in which requests are taken, `rule` how prompts and
-    decodes share a step.  `kv_tokens` is the memory of one worker.
+    decodes share a step.  `kv_tokens` is the memory of one worker.  With `ahead` requests enter while prompts before
+    theirs are still to be computed, as far as seats go and memory with all of their outputs; a log of a server without
+    a gate does not tell.  A gate of the policy gives `quantum` cost units at a refill (0: there is none).
     """
 
     times: tuple[float, ...]
@@ -50,6 +64,8 @@ class LogMachine:
     max_running: int = 256
     max_batched_tokens: int = 2048
     kv_tokens: int = UNLIMITED
+    ahead: bool = False
+    quantum: int = 0
 
     def latency(self, name: str = "log", source: str = "fitted to an access log") -> LatencyModel:
         """Return the latency model, in whole units."""
@@ -69,13 +85,17 @@ class LogMachine:
             "reserve": "optimistic",
             "max_running": str(self.max_running),
             "max_batched_tokens": str(self.max_batched_tokens),
+            **({"quantum": str(self.quantum)} if self.quantum else {}),
         }
 
     def composed(self) -> ComposedPolicy:
         """Return the policy of each worker."""
         policy = local_policy(self.policy)
         assert isinstance(policy, ComposedPolicy)
-        return with_parameters(policy, self.params)
+        policy = with_parameters(policy, self.params)
+        return (
+            attrs.evolve(policy, batching=_Ahead(self.max_batched_tokens, self.max_running)) if self.ahead else policy
+        )
 
 
 @attrs.frozen(eq=False)

@@ -93,15 +93,23 @@ def halves(whole: Observed) -> tuple[Observed, Observed]:
 
 
 def stretch_from(whole: Observed, start: int, size: int) -> Observed:
-    """Return so many requests in order of arrival: those under way when the one at a place comes, and those after it.
+    """Return so many requests in order of arrival, those that wait when the one at a place comes and those after it,
+    beside all that run then.
 
-    Under way means there from that moment on: what runs has the rest of its output left and is not judged; what waits
-    has its times from then.  Later requests are left out, as they change nothing for earlier ones.
+    What runs has the rest of its output left and is not judged; what waits has its times from then.  Where no first
+    token is known, one runs that came before another that does.  Later requests whose prompts were computed beside
+    these are there, and not judged.
     """
     begin, end, places = whole.arrival[start], whole.arrival + whole.latency, np.arange(len(whole))
-    found = whole.of(np.flatnonzero((end > begin) | (places >= start))[:size])
+    found = whole.of(np.flatnonzero((end > begin) | (places >= start)))
     started = found.streams & (found.arrival + found.ttft <= begin) & (found.arrival < begin)
-    running = (found.arrival <= found.arrival[started].max(initial=-1)) & (found.arrival < begin)
+    before = (found.arrival <= found.arrival[started].max(initial=-1)) & (found.arrival < begin)
+    running = np.where(found.streams, started, before)
+    judged = ~running & (np.cumsum(~running) <= size)
+    first = np.where(found.streams, found.arrival + found.ttft, np.iinfo(np.int64).max)
+    until = (found.arrival + found.latency)[judged | running].max(initial=0)
+    kept = judged | running | (found.arrival <= found.arrival[first < until].max(initial=-1))
+    found, running, judged = found.of(kept), running[kept], judged[kept]
     past = np.maximum(begin - found.arrival, 0)
     wait = np.where(found.streams, found.ttft, found.latency // 2)
     part = (found.latency - past) / np.maximum(found.latency - wait, 1)
@@ -113,35 +121,33 @@ def stretch_from(whole: Observed, start: int, size: int) -> Observed:
         latency=found.latency - past,
         prompt=np.where(running, 1, found.prompt),
         output=np.where(running, left, found.output),
-        judged=found.judged & ~running,
+        judged=found.judged & judged,
     )
 
 
-def thinned(half: Observed, most: int) -> Observed:
-    """Return at most about so many requests: stretches of the half from quiet to busy, one after the other in time."""
-    if len(half) <= most:
-        return half
+def thinned(parts: Sequence[Observed], most: int) -> Observed:
+    """Return at most about so many requests of these parts: stretches from quiet to busy, one after the other."""
+    if sum(map(len, parts)) <= most:
+        return joined(parts)
     size = most // STRETCHES
-    starts = np.arange(0, len(half) - size, max(size // 2, 1))
-    busy = np.array([_busy(half, start, start + size) for start in starts.tolist()])
-    order = np.argsort(busy, kind="stable")
+    places = [(part, at) for part in parts for at in range(0, max(len(part) - size, 1), max(size // 2, 1))]
+    order = np.argsort([_busy(part, at, min(at + size, len(part))) for part, at in places], kind="stable").tolist()
     chosen: list[int] = []
     for share in np.linspace(0, 1, STRETCHES):
-        at = round(share * (len(order) - 1))
-        near = sorted(range(len(order)), key=lambda i: (abs(i - at), i))
-        place = next((i for i in near if all(abs(starts[order[i]] - s) >= size for s in chosen)), None)
-        if place is not None:
-            chosen.append(int(starts[order[place]]))
-    return _joined([stretch_from(half, start, size) for start in sorted(chosen)])
+        middle = round(share * (len(order) - 1))
+        for i in sorted(range(len(order)), key=lambda i: (abs(i - middle), i)):
+            part, at = places[order[i]]
+            if all(part is not places[each][0] or abs(at - places[each][1]) >= size for each in chosen):
+                chosen.append(order[i])
+                break
+    return joined([stretch_from(*places[each], size) for each in sorted(chosen)])
 
 
-def lanes(half: Observed) -> Observed:
-    """Return what each worker had, one after the other, as if one worker had had all of it.
-
-    Where the log says which worker had a request, nothing has to be supposed of how requests were placed.
-    """
-    known = np.unique(half.worker).tolist()
-    return half if len(known) < 2 else _joined([half.of(half.worker == worker) for worker in known])
+def lanes(whole: Observed) -> list[Observed]:
+    """Return what each worker had, where the log says which had a request, so that nothing has to be supposed of how
+    requests were placed; all as one where a worker had but one."""
+    found = [whole.of(whole.worker == worker) for worker in np.unique(whole.worker).tolist()]
+    return found if min(map(len, found)) > 1 else [whole]
 
 
 def _busy(half: Observed, start: int, stop: int) -> float:
@@ -150,8 +156,8 @@ def _busy(half: Observed, start: int, stop: int) -> float:
     return float(half.latency[start:stop].sum()) / max(float(span), 1.0)
 
 
-def _joined(pieces: Sequence[Observed]) -> Observed:
-    """Return stretches as one, each after all of the one before it has ended."""
+def joined(pieces: Sequence[Observed]) -> Observed:
+    """Return pieces as one, each after all of the one before it has ended: as if one worker had had all of it."""
     moved, now = [], 0
     for piece in pieces:
         moved.append(attrs.evolve(piece, arrival=piece.arrival - piece.arrival[0] + now))

@@ -104,6 +104,8 @@ def verdict(advice: Advice) -> str:
 
 
 def _between(interval: Interval) -> str:
+    if interval[1] == float("inf"):
+        return f"at least {time(interval[0])}"
     low, high = map(time, interval)
     return low if low == high else f"between {low} and {high}"
 

@@ -12,6 +12,7 @@ import attrs
 from fairsched.engines.analysis.audit import Audit, audit_log, pools
 from fairsched.engines.calibration.from_log import fit_log
 from fairsched.engines.capacity.advice.advice import Advice
+from fairsched.engines.capacity.advice.configuration import LARGEST, Windows
 from fairsched.engines.capacity.advice.effects import effects
 from fairsched.engines.capacity.advice.window import REQUESTS, busiest_window
 from fairsched.engines.logs.access import UNKNOWN, AccessLog, Columns, Filters, Paths, only, read_access_log
@@ -112,10 +113,14 @@ def _simulated(found: Advice, workers: int | None, requests: int, told: Progress
     if window is None:
         return attrs.evolve(found, why_not="no request in the log had an output", complete=True)
     weights = {log.clients.index(name): weight for name, weight in found.weights.items()}
-    changed = effects(window, fit, found.harmed, weights, told)
+    found = attrs.evolve(found, fit=fit)
+    windows = Windows.of(found)
+    # Prompts in progress hold memory that a log without queue times does not show.
+    unseen = 0 if "queue" in log.fields else LARGEST * int((log.prompt + log.output).max())
+    at_once = max(windows.tokens, unseen), windows.requests
+    changed = effects(window, fit, at_once, found.harmed, weights, told)
     return attrs.evolve(
         found,
-        fit=fit,
         effects=changed,
         verdict=changed.verdict,
         harmed=changed.helped if changed.verdict == "gate" else found.harmed,

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 import attrs
 import numpy as np
 
-from fairsched.engines.calibration.from_log import UNLIMITED
+from fairsched.engines.calibration.from_log import SEATS, UNLIMITED
 from fairsched.engines.capacity.advice.advice import Advice
+from fairsched.engines.capacity.advice.effects import QUANTUM
 from fairsched.engines.files import make_folder, write_whole
 from fairsched.engines.logs.access import UNKNOWN
 from fairsched.model.pricing import CAPACITY_TOKENS_MAX
@@ -23,8 +24,6 @@ from fairsched.policies.registry import local_policy, with_parameters
 
 CLIENTS_MAX = 64
 """So many clients are written, those with the most service; others are added in the same way."""
-QUANTUM = 4_096
-"""A log does not tell which prompts share a prefix, so the default is as good as any larger one."""
 KNOWN_MIN = 0.9
 """The log must tell of such a share of the requests when their wait was over, for windows to be known."""
 LARGEST = 8
@@ -127,10 +126,13 @@ class Windows:
         warnings = []
         servers = max(len(advice.log.workers) if advice.fit is None else advice.fit.machine.workers, 1)
         at_once, requests, known = in_service_max(advice)
+        if len(advice.log.workers) < 2:
+            at_once, requests = -(-at_once // servers), -(-requests // servers)
         why_requests = "the most that the log shows in service at once"
-        if advice.fit is not None:
+        # A limit below what the log shows is none.
+        if advice.fit is not None and requests <= advice.fit.machine.max_running < SEATS:
             requests, why_requests = advice.fit.machine.max_running, "what it ran at once, as fitted to the log"
-        if advice.fit is not None and advice.fit.machine.kv_tokens < UNLIMITED:
+        if advice.fit is not None and at_once <= advice.fit.machine.kv_tokens < UNLIMITED:
             tokens, why = advice.fit.machine.kv_tokens, "its KV memory, as fitted to the log"
         else:
             tokens, why = at_once, "the most that the log shows in service at once; about its KV cache is right"

@@ -3,8 +3,8 @@ it, today and under a gate.
 
 No machine is the server.  So each that explains the log about as well is set to the pace of the stretch, and of each
 half of it, and simulated.  An interval reaches from the shortest to the longest time that any of them finds, over
-requests drawn again, and beyond by the factor by which their simulations of today miss what was logged; at its upper
-end, which is what is promised, also by that of the half of the log that the machine was not fitted to.
+requests drawn again, and beyond by the factor by which their simulations of today miss what was logged, or the half of
+the log that the machine was not fitted to.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,20 @@ from fairsched.engines.simulation import Progress
 from fairsched.model.service import Ints
 
 GATE = "deficit"
+QUANTUM = 4_096
+"""Its credit of a refill.  A log does not tell which prompts share a prefix, so the default is as good as a larger
+one."""
 HELPS = 2
 """A client is helped if its p99 time to a first token is so many times shorter even by the interval's end, and waits
 if it is not by its beginning."""
 MOST = 2, 0.25
 """Clients that wait nevertheless send too much if there are so many, or so large a share of those that wait: if more
 do, the server is too small."""
+ALIKE = 2
+"""A machine that misses what was logged by a factor so many times that of another one does not explain it."""
 _DRAWS = 40
-_ENDS = 5, 95
 Interval = tuple[float, float]
-"""The least and the most, in microseconds."""
+"""The least and the most, in microseconds; the most may be infinite."""
 
 
 @attrs.frozen(eq=False)
@@ -66,15 +70,24 @@ class Effects:
         return summary(self.window.seen.ttft[self.rows(clients)])
 
     def gated(self, clients: Sequence[int]) -> Interval:
-        """Return between which times their p99 time to a first token lies with the gate."""
-        rows = self.rows(clients)
+        """Return between which times their p99 time to a first token lies with the gate.
+
+        The end is infinite where it comes after the last request of the stretch: those that follow would add to it.
+        """
+        rows, arrival = self.rows(clients), self.window.seen.arrival
+        seen_until = np.inf if self.window.whole else arrival.max()
         draws = np.random.default_rng(0).choice(rows, (_DRAWS, len(rows)))
         found = []
-        for member in self.members:
-            times = _finished(member.gated)
-            off = max(_miss(member.today, self.window.seen, each) for each in (rows, self.rows(self.clients)))
-            ends = np.percentile(np.percentile(times[draws], 99, axis=1, method="inverted_cdf"), _ENDS)
-            found.append((float(ends[0]) / off, float(ends[1]) * max(off, self.off)))
+        groups = rows, self.rows(self.clients)
+        offs = [max(_miss(each.today, self.window.seen, group) for group in groups) for each in self.members]
+        for member, off in zip(self.members, offs, strict=True):
+            if off <= ALIKE * min(offs):
+                times = _finished(member.gated)
+                at_most = np.where(arrival + times > seen_until, np.inf, times)
+                drawn = (np.percentile(each[draws], 99, axis=1, method="inverted_cdf") for each in (times, at_most))
+                least, most = float(next(drawn).min()), float(next(drawn).max())
+                off = max(off, self.off)
+                found.append((least / off, most * off))
         return min(low for low, _ in found) / 1e3, max(high for _, high in found) / 1e3
 
     @property
@@ -108,15 +121,26 @@ class Effects:
             "throughput": self.throughput,
             "machines": [attrs.asdict(member.machine) for member in self.members],
             **{
-                name: {"logged_ttft_us": attrs.asdict(self.logged(each)), "gated_ttft_p99_us": self.gated(each)}
+                name: {
+                    "logged_ttft_us": attrs.asdict(self.logged(each)),
+                    "gated_ttft_p99_us": [end if np.isfinite(end) else None for end in self.gated(each)],
+                }
                 for name, each in groups.items()
                 if len(self.rows(each))
             },
         }
 
 
-def effects(window: LogWindow, fit: LogFit, waited: Sequence[int], weights: dict[int, int], told: Progress) -> Effects:
-    """Return what a gate changes in the stretch for the clients that waited."""
+def effects(
+    window: LogWindow,
+    fit: LogFit,
+    at_once: tuple[int, int],
+    waited: Sequence[int],
+    weights: dict[int, int],
+    told: Progress,
+) -> Effects:
+    """Return what a gate changes in the stretch for the clients that waited, if a server has at most so many tokens and
+    requests `at_once` behind it."""
     seen = window.seen
     search = MachineSearch(seen, lambda _: None, weights)
     judged = np.flatnonzero(seen.judged)
@@ -127,8 +151,13 @@ def effects(window: LogWindow, fit: LogFit, waited: Sequence[int], weights: dict
     for done, (machine, rows) in enumerate(tried):
         told("simulating the server, as it is and with a gate", done, len(tried))
         machine = search.paced(machine, rows)
-        gated = attrs.evolve(machine, policy=f"{machine.policy}+{GATE}")
-        members.append(Member(machine, search.played.on(machine), search.played.on(gated)))
+        gated = attrs.evolve(machine, policy=f"{machine.policy}+{GATE}", quantum=QUANTUM)
+        today = search.played.on(machine)
+        members.append(Member(machine, today, search.played.on(gated)))
+        if not done:
+            kv_tokens, seats = at_once
+            ahead = attrs.evolve(gated, rule="chunked", kv_tokens=kv_tokens, max_running=seats, ahead=True)
+            members.append(Member(ahead, today, search.played.on(ahead)))
     found = Effects(window, tuple(members), fit.off, others=tuple(np.unique(seen.client[judged]).tolist()))
     groups: dict[str, list[int]] = {"helped": [], "waiting": [], "unsure": [], "others": []}
     for client in found.others:
@@ -148,8 +177,13 @@ def _finished(run: Simulated) -> Ints:
 
 
 def _miss(run: Simulated, seen: Observed, rows: Ints) -> float:
-    """Return by which factor the simulation misses the logged p50, p95 or p99 of these requests, at most."""
+    """Return by which factor the simulation misses the logged mean or p99 of these requests, at most.
+
+    Where some requests wait and others do not, a median lies at the edge between them and tells nothing.
+    """
     if not len(rows):
         return 1.0
-    said, logged = (np.percentile(each[rows], (50, 95, 99)) for each in (_finished(run), seen.ttft))
+    said, logged = (
+        np.array([each.mean(), np.percentile(each, 99)]) for each in (_finished(run)[rows], seen.ttft[rows])
+    )
     return float(np.exp(np.abs(np.log(np.maximum(said, 1) / np.maximum(logged, 1))).max()))

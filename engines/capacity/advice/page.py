@@ -106,8 +106,9 @@ def _clients(advice: Advice, effects: Effects) -> report.Table:
         logged, known = effects.logged([client]), len(effects.rows([client]))
         low, high = effects.gated([client]) if known else (None, None)
         part = advice.audit.clients[client].service_share
+        most = None if high == float("inf") else high
         rows.append(
-            [advice.audit.who(client), f"{known:,}", share(part), *map(time, (logged.p50, logged.p99, low, high))]
+            [advice.audit.who(client), f"{known:,}", share(part), *map(time, (logged.p50, logged.p99, low, most))]
         )
     hidden = len(effects.clients) - CLIENTS_SHOWN
     heads = [report.Heading("p50", "logged"), report.Heading("p99", "logged")]
@@ -127,7 +128,8 @@ def _machines(effects: Effects) -> report.Table:
         machine = member.machine
         times = (summary(run.ttft[rows]).p99 for run in (member.today, member.gated))
         decode = f"{machine.times[3] / 1e6:.2f} ms"
-        found.append([f"{machine.workers}", machine.rule, f"{machine.max_running:,}", decode, *map(time, times)])
+        rule = f"{machine.rule}, let in ahead" if machine.ahead else machine.rule
+        found.append([f"{machine.workers}", rule, f"{machine.max_running:,}", decode, *map(time, times)])
     heads = ["servers", "prompts", "requests at once", "a step that decodes", "TTFT p99 today", "with the gate"]
     return report.Table(heads, found, "Of the clients that waited; the gate is DLPM's, with the default quantum.")
 

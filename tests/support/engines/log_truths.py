@@ -1,4 +1,4 @@
-"""Servers whose truth is known, independent of fairsched: ten kinds of load, a server of its own, three kinds of log.
+"""Servers whose truth is known, independent of fairsched: ten kinds of load, a server of its own, six kinds of log.
 
 A server takes requests in order of arrival, or from under a gate that refills credit; steps mix decodes with chunks of
 prompts.  It stands beside the simulator so that advice is held against something that does not share its faults.
@@ -316,8 +316,84 @@ def _nginx(call: Call, draw: random.Random) -> dict[str, object]:
     }
 
 
+def _streamed(call: Call) -> float:
+    """Return when the first token of a call is logged: that of a whole answer is its end."""
+    return call.first if call.streams else call.end
+
+
+def _envoy(call: Call, draw: random.Random) -> dict[str, object]:
+    """Return a row of Envoy, of which some streams have no usage and some no client."""
+    usage = draw.random() > 0.08
+    return {
+        "start_time": _iso(call.at),
+        "method": "POST",
+        "response_code": 200,
+        "response_flags": "-",
+        "duration": int(1e3 * (call.end - call.at)),
+        "ttft_ms": int(1e3 * (_streamed(call) - call.at)),
+        "content_type": "text/event-stream; charset=utf-8" if call.streams else "application/json",
+        "upstream_host": f"10.0.0.{10 + call.server}:8000",
+        "client": call.client if draw.random() > 0.01 else None,
+        "gen_ai.request.model": "llama-70b",
+        "gen_ai.usage.input_tokens": call.prompt if usage else None,
+        "gen_ai.usage.output_tokens": call.output if usage else None,
+        "x-envoy-origin-path": "/v1/chat/completions",
+    }
+
+
+def _payload(call: Call, draw: random.Random) -> dict[str, object]:
+    """Return LiteLLM's standard logging payload: three keys a team, some calls with an end user, some that failed."""
+    failed, key = draw.random() < 0.02, f"{call.client}-key{draw.randint(1, 3)}"
+    user = f"{call.client}-u{draw.randint(1, 40)}" if draw.random() < 0.6 else ""
+    times = (call.at, call.at + 0.2, call.at + 0.2) if failed else (call.at, _streamed(call), call.end)
+    start, first, end = (round(START + at, 6) for at in times)
+    return {
+        "call_type": "acompletion",
+        "litellm_call_id": str(draw.getrandbits(64)),
+        "stream": call.streams or None,
+        "status": "failure" if failed else "success",
+        "startTime": start,
+        "completionStartTime": first,
+        "endTime": end,
+        "model": "openai/meta-llama/Llama-3.1-70B-Instruct",
+        "api_base": f"http://10.0.0.{10 + call.server}:8000/v1",
+        "metadata": {
+            "user_api_key_hash": f"h{key}",
+            "user_api_key_alias": key,
+            "user_api_key_team_alias": call.client,
+            "user_api_key_end_user_id": user or None,
+        },
+        "end_user": user,
+        "prompt_tokens": 0 if failed else call.prompt,
+        "completion_tokens": 0 if failed else call.output,
+        "model_parameters": {"stream": call.streams, "max_tokens": 2_000},
+        "error_information": {"error_code": "429" if failed else ""},
+    }
+
+
+def _spend(call: Call, draw: random.Random) -> dict[str, object]:
+    """Return a row of LiteLLM's spend log."""
+    start, first, end = (_iso(at).replace("T", " ")[:23] for at in (call.at, _streamed(call), call.end))
+    return {
+        "request_id": f"chatcmpl-{draw.getrandbits(64)}",
+        "call_type": "acompletion",
+        "prompt_tokens": call.prompt,
+        "completion_tokens": call.output,
+        "startTime": start,
+        "endTime": end,
+        "completionStartTime": first,
+        "model": "meta-llama/Llama-3.1-70B",
+        "api_base": f"http://10.0.0.{10 + call.server}:8000/v1",
+        "user": "default_user_id",
+        "metadata": json.dumps({"user_api_key_team_alias": call.client}, ensure_ascii=False),
+        "team_id": call.client,
+        "end_user": "",
+        "status": "success",
+    }
+
+
 FORMATS: dict[str, Callable[[Call, random.Random], dict[str, object]]] = {
-    "csv": _clean, "own": _own, "nginx": _nginx,
+    "csv": _clean, "own": _own, "nginx": _nginx, "envoy": _envoy, "litellm": _payload, "spend": _spend,
 }  # fmt: skip
 
 
@@ -326,7 +402,7 @@ def write_log(path: Path, calls: list[Call], form: str) -> Path:
     draw = random.Random(1)
     rows = [FORMATS[form](call, draw) for call in sorted(calls, key=lambda call: call.end)]
     with path.open("w", newline="") as file:
-        if form == "csv":
+        if form in ("csv", "spend"):
             table = csv.DictWriter(file, list(rows[0]))
             table.writeheader()
             table.writerows(rows)
