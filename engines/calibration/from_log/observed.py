@@ -16,6 +16,8 @@ Mask = npt.NDArray[np.bool_]
 
 STRETCHES = 4
 """A long log is looked at in so many places."""
+MOSTLY = 90
+"""So many per cent of what is judged in a stretch has ended when no more requests come."""
 
 
 @attrs.frozen(eq=False)
@@ -103,12 +105,14 @@ def stretch_from(whole: Observed, start: int, size: int) -> Observed:
     begin, end, places = whole.arrival[start], whole.arrival + whole.latency, np.arange(len(whole))
     found = whole.of(np.flatnonzero((end > begin) | (places >= start)))
     started = found.streams & (found.arrival + found.ttft <= begin) & (found.arrival < begin)
-    before = (found.arrival <= found.arrival[started].max(initial=-1)) & (found.arrival < begin)
+    order = np.arange(len(found))  # requests that waited at the middle of a log have come at one time
+    before = (order <= order[started].max(initial=-1)) & (found.arrival < begin)
     running = np.where(found.streams, started, before)
     judged = ~running & (np.cumsum(~running) <= size)
     first = np.where(found.streams, found.arrival + found.ttft, np.iinfo(np.int64).max)
-    until = (found.arrival + found.latency)[judged | running].max(initial=0)
-    kept = judged | running | (found.arrival <= found.arrival[first < until].max(initial=-1))
+    # One long answer among them does not make the stretch as long.
+    until = np.percentile((found.arrival + found.latency)[judged], MOSTLY) if judged.any() else 0
+    kept = judged | running | (order <= order[first < until].max(initial=-1))
     found, running, judged = found.of(kept), running[kept], judged[kept]
     past = np.maximum(begin - found.arrival, 0)
     wait = np.where(found.streams, found.ttft, found.latency // 2)

@@ -3,8 +3,8 @@ it, today and under a gate.
 
 No machine is the server.  So each that explains the log about as well is set to the pace of the stretch, and of each
 half of it, and simulated.  An interval reaches from the shortest to the longest time that any of them finds, over
-requests drawn again, and beyond by the factor by which their simulations of today miss what was logged, or the half of
-the log that the machine was not fitted to.
+requests drawn again, and beyond by the factor by which their simulations of today miss what was logged; at its upper
+end, which is what is promised, also by that of the half of the log that the machine was not fitted to.
 """
 
 from collections.abc import Sequence
@@ -86,8 +86,7 @@ class Effects:
                 at_most = np.where(arrival + times > seen_until, np.inf, times)
                 drawn = (np.percentile(each[draws], 99, axis=1, method="inverted_cdf") for each in (times, at_most))
                 least, most = float(next(drawn).min()), float(next(drawn).max())
-                off = max(off, self.off)
-                found.append((least / off, most * off))
+                found.append((least / off, most * max(off, self.off)))
         return min(low for low, _ in found) / 1e3, max(high for _, high in found) / 1e3
 
     @property

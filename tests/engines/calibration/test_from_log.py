@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 
 from fairsched.engines.calibration.from_log import UNLIMITED, LogFit, LogMachine, MachineSearch, fit_log
 from fairsched.engines.calibration.from_log.machine import Played
-from fairsched.engines.calibration.from_log.observed import Observed, halves, observed, produced, stretch_from
+from fairsched.engines.calibration.from_log.observed import MOSTLY, Observed, halves, observed, produced, stretch_from
 from fairsched.engines.calibration.least_squares import non_negative
 from fairsched.engines.logs.access import read_access_log
 from fairsched.engines.simulation import latency_model
@@ -184,12 +184,15 @@ def served(seed: int, rate: float) -> Observed:
 @given(st.integers(0, 100), st.sampled_from([5.0, 12.0, 40.0]), st.integers(10, 50))
 def test_a_stretch_is_served_as_it_was_within_the_log(seed: int, rate: float, start: int) -> None:
     """However much waits when a stretch begins, the machine serves what counts in it in as long as in the whole log,
-    within a second and a tenth: what ran already has no prompt, and prompts that come later hold it up as they did."""
+    within a second and a tenth: what ran already has no prompt, and prompts that come later hold up all that ended
+    while there are any."""
     found = stretch_from(served(seed, rate), start, 30)
     assert found.judged.sum() == 30
     said = Played(found).on(CHUNKED)
-    for took, logged in ((said.ttft, found.ttft), (said.latency, found.latency)):
-        assert (np.abs(took - logged)[found.judged] <= 1e9 + 0.1 * logged[found.judged]).all()
+    ends = found.arrival + found.latency
+    early = found.judged & (ends <= np.percentile(ends[found.judged], MOSTLY))
+    for took, logged, rows in ((said.ttft, found.ttft, found.judged), (said.latency, found.latency, early)):
+        assert (np.abs(took - logged)[rows] <= 1e9 + 0.1 * logged[rows]).all()
 
 
 @settings(max_examples=8)

@@ -271,3 +271,26 @@ def test_what_a_counter_s_event_costs_does_not_grow_with_the_clients_that_wait(
         assert [said for event in told if (said := monitor.observe(event)) is not None] == []
     assert looked
     assert max(looked) <= 3
+
+
+@given(st.integers(2, 60), st.integers(1, 200))
+def test_a_refill_looks_at_the_clients_that_owe(clients: int, tokens: int) -> None:
+    """However many clients have credit, a refill calls kernels on the one that has none."""
+    rules, on, looked = interpreter(DeficitGate(quantum=10)), DeclaredRules.on, list[int]()
+    assert isinstance(rules, DeclaredRules)
+    for client in range(clients):
+        rules.joined(client, ())
+        assert rules.choose(client, {client}, False) == client
+    assert rules.vectors["q"] == [10] * clients
+
+    def counted(rules: DeclaredRules, named: Sequence[int], kernel: Kernel, **seen: Any) -> Any:
+        looked.append(len(named))
+        return on(rules, named, kernel, **seen)
+
+    rules.admitted(0, 9 + tokens, {0}, False, 9 + tokens)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeclaredRules, "on", counted)
+        assert rules.choose(0, {0}, False) == 0
+    assert rules.vectors["q"][0] > 0
+    assert rules.vectors["q"][1:] == [10] * (clients - 1)
+    assert set(looked) == {1}
