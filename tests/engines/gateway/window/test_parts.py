@@ -85,6 +85,16 @@ def test_of_some_servers_the_one_with_room_and_fewest_requests_is_chosen() -> No
     assert servers.join(Share(7, 1), 0) == 0
 
 
+@given(st.integers(0, 20), st.integers(0, 9), st.integers(1, 150))
+def test_a_call_is_astray_beyond_twice_what_it_reserved_and_an_eighth_of_what_it_declared(
+    produced: int, reserved: int, declared: int
+) -> None:
+    """Exactly so much is not far more, and a reservation that grows since counts as it was at first."""
+    flight = CallInFlight(request(0, output=declared), 0, reserved, 5, 0, produced=produced)
+    flight.reserved = declared
+    assert flight.astray == (produced > 2 * reserved and produced > declared // 8)
+
+
 def test_what_is_set_aside_waits_and_is_not_chosen() -> None:
     """It comes back when no other of its client may be chosen, and what leaves the queue leaves it there as well."""
     waiting = WaitingRequests()
