@@ -105,6 +105,31 @@ def test_a_log_replays_to_the_same_state(before: list[Any], after: list[Any], na
             )
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("aaaapf"), st.integers(0, 2), st.integers(1, 30), st.integers(1, 30)), max_size=80
+    ),
+    st.sampled_from(["fcfs+deficit", "vtc"]),
+)
+@settings(max_examples=50, deadline=None)
+def test_no_more_is_charged_while_a_client_waits_than_is_promised(steps: list[Any], name: str) -> None:
+    """The W of T-window, at every moment at which nothing was given back."""
+    with TemporaryDirectory() as folder:
+        world = World(Path(folder), name)
+        monitor = world.window.usage.monitor
+        assert monitor is not None
+        for step in steps:
+            world.step(*step)
+            waits, worst = monitor._waits, monitor.promise.worst_wait
+            assert waits is not None
+            assert worst is not None
+            if monitor.report().assumptions["NothingRefunded"].violated:
+                break
+            spent = [waits._watch.total - each.charged for each in waits._waiting.values() if each.requests]
+            assert max(spent, default=0) <= worst.cost
+        world.recorded.drain(world.window)
+
+
 def test_a_log_that_no_window_could_have_written_is_told_from_one(tmp_path: Path) -> None:
     """A call that is let in twice, one without room, one that ends too early or with too much: `explain` declines."""
     world = World(tmp_path)
