@@ -476,6 +476,7 @@ MISTAKES = {
     "sparse = True\n    " + DECODE.replace("q,", "q, queued,") + "return q - charge": "leave out `sparse`",
     "always = (Clause('in order', lambda o, w, i: w.q <= o.pick(w.q, i, 0)),)": "Clause(..., points=2)",
     "promises = (gap_within('gap', lambda o, w: w.allowance / 2),)": "multiply the other side of the comparison",
+    "always = (Clause('q', lambda o, w: w.q),)": "clause 'q' is a number: compare it with another",
     "promises = (gap_within('gap', lambda o, w: w.R),)": "a bound is made of constants and U, not of R",
 }
 

@@ -178,7 +178,7 @@ def obligation(step: v.Step) -> Obligation:
     o.sealed = True
     terms = [term for value in held for term in everywhere(o, value)]
     terms += [term for clause in step.assumed for term in instances(o, clause, world)]
-    goal = z3.And([clause.holds(o, after, *clients[: clause.points]).at(clients[-1].who) for clause in step.goals])
+    goal = z3.And([stated(o, clause, after, *clients[: clause.points]).at(clients[-1].who) for clause in step.goals])
     return Obligation(step, o, tuple(terms), goal, happens, before)
 
 
@@ -190,7 +190,16 @@ def everywhere(o: v.Z3Algebra, value: v.Value) -> list[Any]:
 def instances(o: v.Z3Algebra, clause: v.Clause, world: v.World) -> Iterator[Any]:
     """Yield what a clause says of each choice of clients that have been named."""
     for points in tuples(o.clients, repeat=clause.points):
-        yield from everywhere(o, clause.holds(o, world, *map(o.named, points)))
+        yield from everywhere(o, stated(o, clause, world, *map(o.named, points)))
+
+
+def stated(o: v.Z3Algebra, clause: v.Clause, world: v.World, *points: Any) -> v.Value:
+    """Return what a clause says of these clients; raises `ValueError` for a number."""
+    said: v.Value = clause.holds(o, world, *points)
+    if not said.boolean:
+        place = f"{clause.holds.__code__.co_filename}:{clause.holds.__code__.co_firstlineno}"
+        raise ValueError(f"{place}: clause {clause.name!r} is a number: compare it with another")
+    return said
 
 
 def within(o: v.Z3Algebra, values: Iterable[v.Value | v.Point], size: int | None) -> Iterator[Any]:
