@@ -162,7 +162,7 @@ def test_the_check_says_who_gets_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("[[server]]", "[server]", "server: expected a list, not a dict"),
         ("[[server]]", 'policy = "fastserve"\n[[server]]', "preempts"),
         ("[[server]]", 'router = "shortest"\n[[server]]', "unknown router 'shortest'"),
-        ("[[server]]", "= 1", "Invalid statement"),
+        ("[[server]]", "= 1", "invalid statement"),
         (
             "[[server]]",
             'identify = "token"\n[[server]]',
