@@ -20,7 +20,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -240,7 +239,7 @@ def ask_coq(
     into = directory / "coq"
     into.mkdir(exist_ok=True)
     lemmas = [into / f"{re.sub('[^A-Za-z0-9]+', '_', Path(goal).with_suffix('').as_posix())}.v" for goal in goals]
-    with ThreadPoolExecutor(jobs) as executor:
+    with verify_solvers.pool(jobs) as executor:
         found = executor.map(verify_solvers.refused, (directory / goal for goal in goals), lemmas)
         without = {
             goal: why for goal, why in zip(goals, verify_solvers.followed(goals, found, progress), strict=True) if why
