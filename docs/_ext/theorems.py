@@ -78,7 +78,7 @@ def evidence(_: Sequence[str]) -> str:
     """What each theorem is believed for: who decided it, and of its goals those whose proofs a checker or Coq read."""
     figures = json.loads(FIGURES.read_text())
     decided = {name: cells for name, *cells in figures["evidence"][1:]}
-    coq = {name: f"{accepted} of {goals}" for name, goals, accepted in figures["coq-goals"][1:]}
+    coq = {name: f"{accepted} of {goals}, {seconds} s" for name, goals, accepted, seconds in figures["coq-goals"][1:]}
     rows = []
     for name, bound in bounds().items():
         by, seconds, goals, accepted = decided.get(name, ("", "", "", ""))

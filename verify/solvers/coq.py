@@ -320,7 +320,7 @@ def _laws(facts: Iterable[Fact]) -> Iterator[Fact]:
             yield ("=>", _same(one, other), ("=", (name, one), (name, other)))
     for three in combinations(sorted(set().union(*applied.values())), 3):
         for one, two, other in (three, (three[1], three[0], three[2]), (three[0], three[2], three[1])):
-            yield ("=>", ("and", _same(one, two), _same(two, other)), _same(one, other))
+            yield ("=>", _same(one, two), ("=>", _same(two, other), _same(one, other)))
 
 
 # --- proofs
@@ -449,7 +449,7 @@ class _Proof:
         yield f"clear - {' '.join(['tells'] * bool(self.lemma.sort) + [name for name in used if name in facts])}."
         for name in used:
             if name in laws:
-                yield f"assert ({name} : {self.lemma.said(laws[name])}) by (rewrite !tells; intuition congruence)."
+                yield f"assert ({name} : {self.lemma.said(laws[name])}) by (rewrite !tells; congruence)."
         yield from self._steps(tree, dict(enumerate(every.items())), {})
 
     def _steps(self, tree: _Tree, facts: dict[int, tuple[str, Fact]], known: dict[Fact, str]) -> Iterator[str]:
