@@ -72,7 +72,7 @@ class ServerPool:
 
     @property
     def places(self) -> list[int]:
-        return [i for i, server in enumerate(self._servers) if not (server.vacant or server.leaving)]
+        return [i for i, server in enumerate(self._servers) if not server.leaving]
 
     @property
     def free_tokens(self) -> int:
@@ -103,7 +103,7 @@ class ServerPool:
     def _vacate(self, place: int, now_ns: int) -> None:
         server = self._servers[place]
         if server.leaving and not server.requests:
-            server.leaving, server.vacant = False, True
+            server.vacant = True
             self.router.observe(WorkerLeft(now_ns, place))
 
     # --- requests ---------------------------------------------------------------------------------------------------

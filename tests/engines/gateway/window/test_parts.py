@@ -2,9 +2,11 @@
 
 import logging
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairsched.engines.gateway import Share, Window, request_of, window_policy
@@ -15,9 +17,20 @@ from fairsched.engines.gateway.window.pool import ServerPool
 from fairsched.engines.gateway.window.usage_account import UsageAccount
 from fairsched.engines.gateway.window.waiting import WaitingRequests
 from fairsched.engines.serving import RouterGuard
-from fairsched.model.events import Arrived, Cancelled, Decoded, Event, Finished, Held, Prefilled, WorkerJoined
+from fairsched.model.decision import ClusterView, WorkerLoad
+from fairsched.model.events import (
+    Arrived,
+    Cancelled,
+    Decoded,
+    Event,
+    Finished,
+    Held,
+    Prefilled,
+    WorkerJoined,
+    WorkerLeft,
+)
 from fairsched.model.request import Client, Request
-from fairsched.policies.guarantees import SECOND_NS, WindowTerms
+from fairsched.policies.guarantees import SECOND_NS, WindowTerms, window_curve
 from fairsched.policies.registry import ROUTERS
 
 TERMS = WindowTerms(0, hold_ns=60, call_ns=600)
@@ -82,9 +95,49 @@ def test_of_some_servers_the_one_with_room_and_fewest_requests_is_chosen() -> No
     for _ in range(3):
         servers.release(0, 5, Finished(0, 0, 0, 0, 1))
     assert servers[0].vacant
-    assert servers.join(Share(7, 1), 0) == 0
+    assert [servers.join(Share(tokens, 1), 0) for tokens in (7, 8)] == [0, 2]
+    assert [server.share.tokens for server in servers] == [7, 20, 8]
 
 
+def test_a_router_hears_of_servers_that_come_and_go_and_of_their_requests() -> None:
+    """In the order in which it happens; a server that parts is gone when its last request has ended.  Asked, it is
+    shown the servers that have room, with their requests and free tokens."""
+    told: list[Event] = []
+    shown: list[ClusterView] = []
+
+    def route(_: Request, view: ClusterView) -> SimpleNamespace:
+        shown.append(view)
+        return SimpleNamespace(worker=1)
+
+    router: Any = SimpleNamespace(observe=told.append, route=route)
+    servers = ServerPool(router)
+    assert servers.join(Share(20, 5), 1) == 0
+    let_in = admitted(request(1), 5, 10, 2)
+    servers.take(0, 20, request(1), let_in)
+    servers.part(0, 3)
+    ended = Finished(4, 0, 1, 0, 10)
+    servers.release(0, 20, ended)
+    assert told == [WorkerJoined(1, 0, 20), Arrived(2, 0, request(1)), let_in, ended, WorkerLeft(4, 0)]
+    servers.join(Share(7, 1), 5)
+    servers.part(0, 6)
+    assert told[5:] == [WorkerJoined(5, 0, 7), WorkerLeft(6, 0)]
+    for tokens in (20, 30, 8):
+        servers.join(Share(tokens, 5), 7)
+    servers.take(1, 12, request(2), let_in)
+    assert servers.route(request(3), 9, 8) == 1
+    assert shown == [ClusterView(8, (WorkerLoad(0, 0, 0, 0, 20, 20), WorkerLoad(1, 0, 1, 0, 18, 30)))]
+
+
+def test_what_a_server_holds_beyond_its_share_takes_room_elsewhere_and_one_that_is_down_gives_none() -> None:
+    """One more request may take what is free at the server with the most room, and in all together."""
+    assert pool().free_tokens == 0
+    servers = pool(Share(20, 5), Share(30, 5), Share(10, 5))
+    servers[1].up = False
+    servers.take(2, 15, request(0), admitted(request(0), 5, 10, 0))
+    assert servers.free_tokens == 15
+
+
+@example(5, 3, 16)
 @given(st.integers(0, 20), st.integers(0, 9), st.integers(1, 150))
 def test_a_call_is_astray_beyond_twice_what_it_reserved_and_an_eighth_of_what_it_declared(
     produced: int, reserved: int, declared: int
@@ -338,10 +391,22 @@ def test_a_wait_is_held_to_the_rate_that_servers_are_said_to_keep(waited_s: int)
     assert report.unexplained is None
 
 
+def test_an_account_that_grows_promises_waits_of_all_that_calls_may_come_to() -> None:
+    """The curve of its servers is that of the window and the over-run together."""
+    terms, policy = WindowTerms(0, tokens_per_s=100), window_policy("fcfs+deficit", 100)
+    account = UsageAccount(policy, 100, terms)
+    account.grow(200, terms, 50, 1)
+    assert account.monitor is not None
+    wait = account.monitor.promise.worst_wait
+    assert wait is not None
+    assert wait.curve == window_curve(policy.guarantee, 250, terms)
+
+
 def test_an_account_without_a_promise_counts_all_the_same() -> None:
     """It says nothing of bounds."""
     account = UsageAccount(window_policy("fcfs+deficit", 100), 100, TERMS)
     assert set(account.promise()) == {"promise"}
     account.monitor = None
+    account.grow(200, TERMS, 50, 1)
     account.record(admitted(request(1), 5, 10, 0))
     assert (account.promise(), account.prompt_tokens[0]) == ({}, 5)

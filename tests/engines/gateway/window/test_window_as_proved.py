@@ -1,5 +1,6 @@
 """The systems of U-windows and U-window beside the window that ships: each thing that it does is an event of theirs."""
 
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -207,7 +208,11 @@ class Both:
         window, usage = self.window, self.window.usage
         window.charge(self.now)
         assert [server.share.tokens - server.tokens for server in window.servers] == list(self.servers.now.left)
-        most = max(server.free_tokens for server in window.servers)
+        calls = Counter(flight[3] for flight in self.flights.values())
+        most = max(
+            left if up and calls[place] < self.shares[place].requests else 0
+            for place, (left, up) in enumerate(zip(self.servers.now.left, self.servers.now.up, strict=True))
+        )
         assert window.servers.free_tokens == min(most, self.servers.now.room)
         assert sum(model.now.held_sum for model in self.clients[:GROUP]) == window.in_flight_tokens
         assert usage.monitor is not None
