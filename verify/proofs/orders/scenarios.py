@@ -33,11 +33,16 @@ def arrivals(most: int) -> st.SearchStrategy[list[int]]:
 
 
 def overtakers(
-    policy: ComposedPolicy, capacity: int, coming: list[int], request: Callable[[int, int], Request]
+    policy: ComposedPolicy,
+    capacity: int,
+    coming: list[int],
+    request: Callable[[int, int], Request],
+    number: int = 0,
 ) -> tuple[int, int, int]:
-    """Return who is let in before the one that comes first of all, the longest queue, and how many came in all.
+    """Return who is let in before the one of this number, the longest queue, and how many came in all.
 
     A step takes a second, and one request is served in it; `request` makes them by their number and time in ns.
+    Number 0 comes first of all.
     """
     play = WorkerPlay(policy, WorkerState(0, capacity))
     longest = came = before = 0
@@ -48,7 +53,7 @@ def overtakers(
             came += 1
         longest = max(longest, len(play.worker.queue))
         entered = admitted(play.step(now_ns))
-        if 0 in entered:
+        if number in entered:
             break
         before += len(entered)
     return before, longest, came

@@ -51,21 +51,25 @@ def too_late(w: SimpleNamespace, kind: Any = ShortestPrefill) -> v.Shown:
     return {"it is behind": v.if_then(_before(order, w), w.tokens < 1)}
 
 
+_COMING = arrivals(2).map(lambda coming: [max(coming[0], 1), *coming[1:]])
+"""How many come in each step, two at least in the first, one of which is that of many tokens."""
+
+
 def _overtakers(kind: Any, w: SimpleNamespace) -> int:
-    """Return how many requests of one token are let in before the one of `tokens` that comes first of all."""
+    """Return how many requests of one token are let in before the one of `tokens`, which comes as the second of all."""
     policy = HRRN(order=kind(), batching=RequestLevel(max_running=1))
 
     def request(number: int, now_ns: int) -> Request:
-        return Request(number, 0, now_ns, Prompt(1 if number else w.tokens), 1)
+        return Request(number, 0, now_ns, Prompt(w.tokens if number == 1 else 1), 1)
 
-    return overtakers(policy, w.tokens + 1, w.coming, request)[0]
+    return overtakers(policy, w.tokens + 1, w.coming, request, 1)[0]
 
 
-@v.sampled(P_HRRN_2, st.fixed_dictionaries({"coming": arrivals(1), "tokens": st.integers(1, 12)}))
+@v.sampled(P_HRRN_2, st.fixed_dictionaries({"coming": _COMING, "tokens": st.integers(1, 12)}))
 def let_in_before(w: SimpleNamespace, kind: Any = HighestResponseRatio) -> v.Shown:
-    """One is let in a step; `sigma` is the most that came beyond that."""
-    sigma = max(sum(w.coming[: t + 1]) - t for t in range(len(w.coming)))
-    return {"within the bound": _overtakers(kind, w) <= w.tokens * sigma}
+    """One is let in a step; `beyond` is the most that came beyond that, what waited when it came among it."""
+    beyond = max(sum(w.coming[: t + 1]) - t for t in range(len(w.coming)))
+    return {"within the bound": _overtakers(kind, w) <= w.tokens * beyond}
 
 
 def _is_served(w: SimpleNamespace) -> v.Shown:
