@@ -81,9 +81,9 @@ def _gate_state(old: gates.AnyGate, state: AnyLocalState, new: gates.AnyGate) ->
 def _same_deficits(
     old: gates.DeficitGate, state: gates.DeficitState, new: gates.DeficitGate, in_flight: Ints
 ) -> gates.DeficitState:
-    """Return the state with the new gate's quanta, and what runs counted where the new gate has a cap."""
+    """Return the state with the new gate's quanta, and what runs counted where the new gate counts it."""
     quanta = state.quantum // old.quantum * new.quantum
-    promised = np.zeros_like(in_flight) if new.in_flight_cap_tokens is None else in_flight
+    promised = in_flight if new.counts_in_flight else np.zeros_like(in_flight)
     q, usual = gates.deficit.reconfigure(NUMPY, state.q, quanta), np.zeros(0, np.int64)
     return replace(state, q=q, quantum=quanta, in_flight=promised, usual=usual)
 
@@ -103,7 +103,7 @@ def _same_bands(state: gates.bands.BandState, old: gates.BandGate, new: gates.Ba
 def _other_quanta(
     old: gates.HierarchicalGate, state: gates.HierarchicalState, new: gates.HierarchicalGate, in_flight: Ints
 ) -> gates.HierarchicalState:
-    """Return the same tree with the new gate's quanta, and what runs counted where the new gate has a cap."""
+    """Return the same tree with the new gate's quanta, and what runs counted where the new gate counts it."""
     quanta = state.quantum // old.quantum * new.quantum
     quanta[gates.hierarchical.ROOT] = 1
     promised = np.zeros_like(state.in_flight)

@@ -21,8 +21,9 @@ from fairsched.policies.catalog import DLPM, FCFS, VTC
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.local.state_transfer import keep_debts
-from fairsched.policies.orders import Regroups
+from fairsched.policies.orders import PromptsFirst, Regroups
 from fairsched.policies.orders.abilities import Promotes, TakesBatches
+from fairsched.policies.orders.shortest_prefill import CountsWaits
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.strategies import worker_states
@@ -30,6 +31,9 @@ from tests.engines.serving.test_loop import SENT, Ends, check_tokens, composed, 
 from tests.support.engines.fake_executor import FakeExecutor, answer_of
 from tests.support.policies import misbehaving
 from tests.support.policies.misbehaving import Absent, Deaf, Misbehaving, Sleeping, Way
+
+COUNTS = Promotes | TakesBatches | CountsWaits | PromptsFirst
+"""Orders that count how long each waits or how often it was preempted, or take a batch: a present does not tell it."""
 
 
 def serve(policy: AnyLocalPolicy, requests: int = 12, **options: Any) -> tuple[Engine, Ends]:
@@ -186,8 +190,7 @@ def test_a_replaced_policy_knows_what_waits() -> None:
 def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], steps: int) -> None:
     """In the middle of any load, a policy that is told only the present knows queue, batch and cache as they are.
 
-    Where no gate remembers debts, and no order for how long each waits or which batch is taken, it decides what the
-    policy decides that saw everything.
+    Where no gate remembers debts and no order counts, it decides what the policy decides that saw everything.
     """
     engine = engine_of(policy)
     load(engine, sent)
@@ -201,7 +204,7 @@ def test_a_history_tells_the_present(policy: ComposedPolicy, sent: list[Any], st
     assert {i: e.generated_tokens for i, e in told.queue.entries.items()} == queue
     flights = {i: (f.extend_tokens, f.kv_tokens) for i, f in known.flights.items()}
     assert {i: (f.extend_tokens, f.kv_tokens) for i, f in told.flights.items()} == flights
-    if not policy.gate.grouped and not isinstance(policy.order, Promotes | TakesBatches):
+    if not policy.gate.grouped and not isinstance(policy.order, COUNTS):
         view = engine.state.view(10**6)
         assert policy.decide(told, view)[0] == policy.decide(known, view)[0]
 
@@ -222,8 +225,8 @@ def test_a_history_tells_what_was_preempted(state: WorkerState, policy: Composed
 def test_debts_are_kept_when_a_policy_lost_track(
     policy: ComposedPolicy, sent: list[Any], steps: int, capped: bool
 ) -> None:
-    """A state made anew with `keep_debts` knows the worker's present, and its gate is the one that was lost; where an
-    order counts how long each waits, or takes together what has come, that begins anew."""
+    """A state made anew with `keep_debts` knows the worker's present, and its gate is the one that was lost; what
+    an order counts, or takes together of what has come, begins anew."""
     if capped and isinstance(policy.gate, DeficitGate):
         policy = attrs.evolve(policy, gate=attrs.evolve(policy.gate, quantum=9, in_flight_cap_tokens=25))
     engine = engine_of(policy)
@@ -236,7 +239,7 @@ def test_debts_are_kept_when_a_policy_lost_track(
     policy.check(told)
     assert digest(told.gate) == digest(last.gate)
     view = engine.state.view(10**6)
-    if not isinstance(policy.order, Promotes | Regroups | TakesBatches):
+    if not isinstance(policy.order, COUNTS | Regroups):
         assert policy.decide(told, view)[0] == policy.decide(last, view)[0]
 
 
