@@ -54,7 +54,12 @@ def test_a_virtual_finish_time_does_not_depend_on_what_comes_later(
     assert [each.virtual for each in more[:-1]] == [each.virtual for each in ideal_finishes(programs, rate)]
 
 
-def test_costs_and_rates_are_positive() -> None:
-    """The error names them."""
-    with pytest.raises(ValueError, match=r"of rate 0, and costs \[1\]"):
-        ideal_finishes([(0, 1)], 0)
+@pytest.mark.parametrize(("programs", "rate"), [([(0, 1)], 0), ([(0, 1), (0, 0)], 1), ([(0, 0)], 1)])
+def test_costs_and_rates_are_positive(programs: list[tuple[int, int]], rate: int) -> None:
+    """The error names them; a program by itself is finished when the virtual clock, from 0, says its cost."""
+    with pytest.raises(ValueError, match=rf"of rate {rate}, and costs \[.*: all at least 1"):
+        ideal_finishes(programs, rate)
+    [found] = ideal_finishes([(3, 4)], 2)
+    assert found.virtual == 4
+    assert found.time == 5
+    assert ideal_finishes([(0, 1)], 1)[0].time == 1

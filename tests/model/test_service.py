@@ -281,7 +281,8 @@ def test_hits_of_a_prompt_are_those_of_its_first_admission(events: list[Event]) 
 
 @given(runs(), st.lists(st.integers(0, 60), max_size=4))
 def test_pieces_of_a_run_give_the_same_columns(events: list[Event], cuts: list[int]) -> None:
-    """Recording a run in pieces loses nothing and keeps the order."""
+    """Recording a run in pieces loses nothing and keeps the order; what has no table only takes a place."""
+    events = [ev.HostLost(0, 0), *events]
     edges = [0, *sorted(min(cut, len(events)) for cut in cuts), len(events)]
     pieces = [sv.tables(events[a:b], a) for a, b in pairwise(edges)]
     whole, joined = trace_of(events), sv.concatenate(pieces)
@@ -290,6 +291,17 @@ def test_pieces_of_a_run_give_the_same_columns(events: list[Event], cuts: list[i
         assert {name: values.tolist() for name, values in columns.items()} == {
             name: values.tolist() for name, values in joined[kind].items()
         }
+
+
+@given(st.integers(-1, 2), st.integers(-1, 2), st.integers(-1, 5), st.integers(0, 20))
+def test_a_service_curve_serves_a_cost_in_the_time_that_it_says(delay: int, ns: int, cost: int, wanted: int) -> None:
+    """Whole nanoseconds, rounded down once; a curve without service, or with a time below zero, is none."""
+    if delay < 0 or ns < 0 or cost < 1:
+        with pytest.raises(ValueError, match="a service curve"):
+            sv.ServiceCurve(delay, ns, cost)
+        return
+    span = sv.ServiceCurve(delay, ns, cost).time_ns(wanted) - delay
+    assert span * cost <= wanted * ns < (span + 1) * cost
 
 
 # --- examples -------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ SHOULD_NOTICE = {
         "tests/engines/simulation/test_simulator.py",
         *_HELD,
     ],
-    "accounts": ["tests/model/test_service.py", *_MONITORS, *_HELD],
+    "accounts": ["tests/model/test_service.py", "tests/model/test_ideal.py", *_MONITORS, *_HELD],
     "gateway": ["tests/engines/gateway/window"],
 }
 """The quick tests that should notice a change, by the area that it is in; `--tests` names others."""
@@ -76,7 +76,7 @@ AREAS = {
     "guarantees": ("policies/guarantees/*.py",),
     "local": ("policies/local/*.py",),
     "worker": ("model/worker/*.py",),
-    "accounts": ("model/service/received.py", "model/monitor/*.py"),
+    "accounts": ("model/service/*.py", "model/monitor/*.py"),
     "gateway": ("engines/gateway/window/*.py",),
 }
 """The code around the kernels, in order of danger."""
