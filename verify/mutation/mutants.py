@@ -227,7 +227,7 @@ def kept_rows() -> dict[str, list[MutationEntry]]:
 def row(kernel: str, of: Iterable[MutantOutcome]) -> MutationEntry:
     """Return the figures of some mutants."""
     fates = Counter(outcome.fate for outcome in of)
-    return MutationEntry(kernel, fates.total(), *(fates[fate] for fate in Fate))
+    return MutationEntry(kernel, fates.total(), fates[Fate.KILLED], fates[Fate.EQUIVALENT], fates[Fate.UNKNOWN])
 
 
 # --- the code around the kernels -------------------------------------------------------------------------------------
