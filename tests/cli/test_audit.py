@@ -37,7 +37,7 @@ def test_an_access_log_is_audited(
     assert [row["client"] for row in said["gained"]] == ["flood"]
     assert said["service_gap_bound"] is None
     page = (tmp_path / "report" / "index.html").read_text()
-    assert page.count("<figure>") == 6
+    assert page.count("<figure>") == 2
     assert "When clients starved" in page
 
 

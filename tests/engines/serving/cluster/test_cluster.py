@@ -217,7 +217,7 @@ def act_on(cluster: LiveCluster, act: int, sent: dict[int, Sent]) -> None:
 
 
 def _one_step(cluster: LiveCluster, start: FlakyWorkers, ahead: int) -> bool:
-    """A step, after which what is kept is what the workers have."""
+    """A step, after which what is kept is what the workers have, but for one that was just told to go on."""
     goes_on = cluster.step()
     check(cluster._state)
     assert not any(status.interventions for status in cluster.status)
@@ -225,6 +225,8 @@ def _one_step(cluster: LiveCluster, start: FlakyWorkers, ahead: int) -> bool:
         for worker in start.alive:
             engine = worker.host.engine
             number = worker.config.worker
+            if cluster._members[number].head is not None:
+                continue
             assert digest(seen_now(cluster, engine.policy_state, number)) == digest(cluster.policy_states[number])
     return goes_on
 
