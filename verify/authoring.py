@@ -384,7 +384,8 @@ def undeclared(kind: type, proved: type = FairGate) -> list[str]:
             else:
                 allowed = type(value) in _PLAIN if name in DATA else _is_made_for(value)
             if not allowed:
-                found.append(f"{each.__name__}.{name}{_advice(name, value, name in kernels)}")
+                advice = _advice(name, value, name in kernels) if proved is FairGate else ""
+                found.append(f"{each.__name__}.{name}{advice}")
     return found
 
 
