@@ -116,7 +116,7 @@ class ShortestPromptFirst(_Composition, name="shortest-prompt", order=orders.Sho
 
 
 class ShortestPrefillFirst(_Composition, name="shortest-prefill", order=orders.ShortestPrefill):
-    """Fewest tokens to prefill first, less what a request waited: no request waits for ever."""
+    """Fewest tokens to prefill first, less a share of what a request waited: with any, no request waits for ever."""
 
 
 class HRRN(_Composition, name="hrrn", order=orders.HighestResponseRatio):

@@ -10,8 +10,9 @@ time).  Both compare a request of u tokens that waited for w others to be let in
 
 of equals the older one.  Sizes follow the cache.  Under a gate sizes and waits count within a client.
 
-A stream of shorter requests may hold back a longer one for ever under the ratio (F-HRRN-1), however small the overload;
-under the difference nothing does (P-SPF-1), since only requests that come within 100 u / a tokens may go before.
+Under the ratio a stream of shorter requests may hold back a longer one for ever, where more come than are let in
+(F-HRRN-1).  Under the difference, with any ageing, none does: only requests that come within 100 (u - 1) / a tokens may
+go before (P-SPF-1).
 
 What differs from SGLang: no fallback to arrival for more than 128 requests; a preempted request keeps its wait.
 """
@@ -63,7 +64,7 @@ class CountsWaits(FollowsCache):
         """Return whether a request of so many tokens that waited so long goes before another, which is older."""
 
     def extensions(self) -> tuple[QueueExtension[Any], ...]:
-        return (Waits(), *super().extensions())
+        return (TokensAdmitted(), *super().extensions())
 
 
 @attrs.frozen
@@ -99,7 +100,7 @@ class HighestResponseRatio(CountsWaits):
         return (P_HRRN_1, P_HRRN_2)
 
 
-class Waits(QueueExtension[CountsWaits], frozen=True, gc=False):
+class TokensAdmitted(QueueExtension[CountsWaits], frozen=True, gc=False):
     """The tokens to prefill that were let in of each group; a request's `tag` is what they were when it came."""
 
     picks_head: ClassVar[bool] = True
@@ -108,15 +109,17 @@ class Waits(QueueExtension[CountsWaits], frozen=True, gc=False):
 
     def joined(
         self, order: CountsWaits, queued: QueuedRequest, group: int, cache: PrefixCache
-    ) -> tuple["Waits", QueuedRequest]:
+    ) -> tuple["TokensAdmitted", QueuedRequest]:
         if queued.preemptions:
             return self, queued
         return self, msgspec.structs.replace(queued, tag=self.admitted.get(group, 0))
 
-    def left(self, order: CountsWaits, queued: QueuedRequest, score: int, group: int, admitted: bool) -> "Waits":
+    def left(
+        self, order: CountsWaits, queued: QueuedRequest, score: int, group: int, admitted: bool
+    ) -> "TokensAdmitted":
         if not admitted:
             return self
-        return Waits(self.admitted.set(group, self.admitted.get(group, 0) - (score >> AGE_BITS)))
+        return TokensAdmitted(self.admitted.set(group, self.admitted.get(group, 0) - (score >> AGE_BITS)))
 
     def head(
         self,

@@ -195,13 +195,15 @@ class LongestPrefixRouter(PrefixRouter):
 
 P_LM_1 = Theorem(
     "P-LM-1",
-    "a worker that misses more of the prompt and has as many requests as another, or misses as much and has more, is "
-    "not chosen; nor does the choice change where what is missed, or what each has with the new one, counts k times",
+    "of workers that can hold the request one that misses more of it and has as many requests as another, or misses as "
+    "much and has more, is not chosen; nor does the choice change where what is missed, or what each has with the new "
+    "one, counts k times",
     "LMetric (2603.15202); stated by this library",
 )
 P_LM_2 = Theorem(
     "P-LM-2",
-    "of a prompt of n > 1 tokens the chosen worker has, with this request, fewer than n times what another would have",
+    "of a prompt of n > 1 tokens the chosen worker has, with it, fewer than n times the requests that another which "
+    "can hold it would have",
     "this library",
     bound="n (b + 1) - 1",
 )

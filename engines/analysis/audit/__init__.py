@@ -26,24 +26,7 @@ else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "FIGURES",
-    "LEGEND",
-    "Audit",
-    "Threshold",
-    "audit_courses",
-    "audit_document",
-    "audit_log",
-    "audit_models",
-    "audit_scope",
-    "exit_status",
-    "is_log",
-    "judged",
-    "junit",
-    "logged_workload",
-    "pools",
-    "print_audit",
-    "read_thresholds",
-    "without_service",
-    "write_audit",
-    "write_audit_frames"
+    "FIGURES", "LEGEND", "Audit", "Threshold", "audit_courses", "audit_document", "audit_log", "audit_models",
+    "audit_scope", "exit_status", "is_log", "judged", "junit", "logged_workload", "pools", "print_audit",
+    "read_thresholds", "without_service", "write_audit", "write_audit_frames"
 ]  # fmt: skip

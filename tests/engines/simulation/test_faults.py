@@ -30,6 +30,7 @@ from tests.support.logs import LATENCY, build, recorded
 from tests.support.scenarios import REPLAYS
 
 FOUND = sorted((REPLAYS / "faults").glob("*.json"))
+NAMES = [path.stem for path in FOUND]
 WORLDS, WORLDS_MAX = 150, 5_000
 
 
@@ -41,10 +42,10 @@ def test_every_request_ends_once_and_no_kv_is_twice(full_budget: bool) -> None:
     assert not failed
 
 
-@pytest.mark.parametrize("path", FOUND, ids=[path.stem for path in FOUND])
+@pytest.mark.parametrize("path", FOUND, ids=NAMES)
 def test_what_failed_once_does_not_fail_again(path: Path) -> None:
     """Each file is the smallest world that was found in which the simulator failed as its claim says."""
-    check_world(msgspec.json.decode(path.read_bytes(), type=FaultWorld))
+    check_world(_read(path))
 
 
 def test_the_worlds_have_all_that_may_happen() -> None:
@@ -72,10 +73,15 @@ def test_the_checks_can_fail(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(fails(fault_world(seed)) for seed in range(100))
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_phases_add_up_whatever_fails(seed: int) -> None:
-    """Times in phases and between tokens are those reckoned event by event, also where KV moves and workers fail."""
-    world = _unpiped(fault_world(seed))
+def _read(path: Path) -> FaultWorld:
+    return msgspec.json.decode(path.read_bytes(), type=FaultWorld)
+
+
+@pytest.mark.parametrize("world", [*map(fault_world, range(30)), *map(_read, FOUND)], ids=[*range(30), *NAMES])
+def test_phases_add_up_whatever_fails(world: FaultWorld) -> None:
+    """Times in phases and between tokens are those reckoned event by event, also where KV moves and workers fail, and
+    where a worker stood still before it leaps."""
+    world = _unpiped(world)
     watch, steps = check_world(world), check_world(replace(world, leap=False))
     check(watch.workload, watch.simulator, watch.events, steps.events)
 

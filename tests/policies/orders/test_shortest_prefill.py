@@ -2,15 +2,20 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from immutables import Map
 
+from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt, Request
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import RequestLevel
 from fairsched.policies.catalog import HRRN, ShortestPrefillFirst
 from fairsched.policies.local import ComposedPolicy
+from fairsched.policies.orders import HighestResponseRatio, QueuedRequest
+from fairsched.policies.orders.shortest_prefill import TokensAdmitted
 from fairsched.verify.conformance import WorkerPlay, admitted
 
 Rank = Callable[[int, int], float]
@@ -50,3 +55,12 @@ def test_the_least_rank_is_let_in(policy: ComposedPolicy, rank: Rank, rows: list
             cached.add(rows[i][1])
             del came[i]
     assert not came
+
+
+def test_a_preempted_request_keeps_its_wait() -> None:
+    """It comes back with the tag that it had, a new one has what was let in by then."""
+    entry = QueuedRequest(Request(0, 0, 0, Prompt(4), 1), 0, 0, tag=3)
+    waits = TokensAdmitted(Map({0: 8}))
+    for preemptions, tag in ((1, 3), (0, 8)):
+        came = msgspec.structs.replace(entry, preemptions=preemptions)
+        assert waits.joined(HighestResponseRatio(), came, 0, PrefixCache())[1].tag == tag

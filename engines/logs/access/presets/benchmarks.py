@@ -97,10 +97,11 @@ def _llmservingsim(path: Path, lines: Lines) -> Rows:
     rows = list(json_rows(path, lines))
     pairs = [(row.get("queued_ts"), row.get("arrival_time")) for _, row in rows if isinstance(row, dict)]
     ahead = [at - came for at, came in pairs if isinstance(at, int | float) and isinstance(came, int | float)]
-    for _, row in rows if ahead else ():
+    set_by = min(ahead, default=0)
+    for _, row in rows:
         for name in ("scheduled_ts", "first_token_ts", "last_token_ts"):
             if isinstance(row, dict) and isinstance(at := row.get(name), int | float):
-                row[name] = at - min(ahead)
+                row[name] = at - set_by
     yield from rows
 
 
