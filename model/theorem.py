@@ -160,6 +160,11 @@ BACKLOGGED_DURING = Assumption(
     "BackloggedDuring",
     "The named client has a request waiting throughout the interval, and lacks no slot for an adapter.",
 )
+NEXT_MAY_GO = Assumption(
+    "NextMayGo",
+    "Whenever the gate chooses, the next request of the named client ranks no lower than the named one, which waits, "
+    "and is not passed over for a cap, an adapter or a prefix that is being computed.",
+)
 WAITS_SAID = Assumption(
     "WaitsSaid", "Whenever an account gives credit, it has been told that each named client waits, if it does."
 )

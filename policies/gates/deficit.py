@@ -182,6 +182,12 @@ def weighted_gap_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_
     return quantum_g * (quantum_f + charge_max_f - 1) + quantum_f * (quantum_g + charge_max_g - 1)
 
 
+def late_cost(quantum_f: int, charge_max_f: int, quantum_g: int, charge_max_g: int) -> int:
+    """The bound of D-late with the deepest debt and nothing of f's own before the request, in cost units times f's
+    quantum."""
+    return quantum_f * (quantum_g + charge_max_g - 1) + quantum_g * (charge_max_f - 1)
+
+
 # --- fairness: the range of deficits, their balance, and the gaps between two clients -------------------------------
 
 D_RANGE = th.Theorem(
@@ -274,6 +280,18 @@ D_A2_TIME = th.Theorem(
     "DLPM, lemma A.2 (reconstructed); D-A.2 summed over any number of clients",
     (*_WAITS, th.CAPACITY_FLOOR),
     bound="R_f(t1) + sum over g of 2Q + U_g - 1 + D + B_g",
+)
+D_LATE = th.Theorem(
+    "D-late",
+    "r of f waits since t1, and f's own requests that are let in before r may be charged A in all: a request that "
+    "ranks behind r is let in before it only if R_f(t1) - q_f(t1) + A >= 0, and after each Q_f (W_g + R_g) <= "
+    "Q_f (Q_g + U_g - 1 + B_g) + Q_g (D + A) for every g other than f",
+    "new: what the gate adds to an order; divided by Q_f it is W_g + R_g <= Q_g + U_g - 1 + B_g + (D + A) Q_g / Q_f, a "
+    "quantum less than D-A.2, since among clients with credit the first in order goes",
+    (*_BASE, th.BACKLOGGED_DURING, th.REJOIN_KEEPS_DEBT, th.NEXT_MAY_GO),
+    bound="Q_f (Q_g + U_g - 1 + B_g) + Q_g (D + A)",
+    bound_cost=late_cost,
+    per_quantum=True,
 )
 D_STARVATION = th.Theorem(
     "D-starvation",
@@ -443,7 +461,20 @@ D_EVICTION = th.Theorem(
 
 THEOREMS = (
     *(D_RANGE, D_A1, D_41, D_42, D_WEIGHTED, D_RANGE_REJOIN, D_41_REJOIN, D_GATE, D_FIRST, D_UNDER_CAP, D_REFILL),
-    *(D_SUMS, D_WC, D_A2, D_A2_WEIGHTED, D_A2_TIME, D_STARVATION, D_PASS, D_PRICE, S_PREFILL, D_CAP, D_CAP_HOLDS),
+    *(
+        D_SUMS,
+        D_WC,
+        D_A2,
+        D_A2_WEIGHTED,
+        D_A2_TIME,
+        D_LATE,
+        D_STARVATION,
+        D_PASS,
+        D_PRICE,
+        S_PREFILL,
+        D_CAP,
+        D_CAP_HOLDS,
+    ),
     *(D_IN_FLIGHT, D_ELASTIC, D_MAY_HOLD, D_CHANGE),
     *(D_CHANGE_GAP, D_INT64),
 )

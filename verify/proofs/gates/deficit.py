@@ -427,6 +427,85 @@ def _weighted_latency(kernel: v.Functions) -> v.Claim:
     )
 
 
+# --- lateness: what the gate adds to an order -------------------------------------------------------------------------
+
+
+def _before_r(kernel: v.Functions) -> v.System:
+    """The gate while r of f waits, whose score in a decision is `rank`.  `A` is what f's own requests that were let in
+    may be charged; `N` counts requests that went before r and rank behind it, and after the last of these clients had
+    `H`, with what their requests in flight may still be charged, and had been given `C`."""
+    one = deficit_system(kernel, backlogged=("f",))
+
+    def of_f(o: Algebra, w: v.World) -> v.Term:
+        return o.pick(v.only(o, w.q, w.f), w.p, False)
+
+    def seen(event: v.Event) -> v.Event:
+        if not event.name.startswith("admit"):
+            return event
+        chosen = event.name == "admit"
+
+        def passes(o: Algebra, w: v.World) -> v.Term:
+            return w.rank > o.pick(w.score, w.p, 0) if chosen else o.where(of_f(o, w), False, True)
+
+        if chosen:
+            next_goes = v.Need(lambda o, w: o.pick(w.ready & (w.score >= w.rank), w.f, True), th.NEXT_MAY_GO)
+            event = attrs.evolve(event, facts={**event.facts, "rank": v.SCALAR}).with_needs(
+                events.waits("f"), next_goes
+            )
+        return v.and_also(
+            event,
+            A=lambda o, w, _: o.where(of_f(o, w), w.A + w.x + w.r, w.A),
+            N=lambda o, w, _: o.where(passes(o, w), w.N + 1, w.N),
+            H=lambda o, w, after: o.where(v.spread(passes(o, w), w.H), after["W"] + after["R"], w.H),
+            C=lambda o, w, _: o.where(v.spread(passes(o, w), w.C), w.P, w.C),
+        )
+
+    return attrs.evolve(
+        one,
+        parameters={**one.parameters, "R0": v.VECTOR},
+        fields={**one.fields, **v.vectors("H", "C"), **v.scalars("A", "N")},
+        events=tuple(map(seen, one.events)),
+        derived={"debt": _debt},
+    )
+
+
+def _late(kernel: v.Functions) -> v.Claim:
+    def owed(o: Algebra, w: v.World) -> v.Term:
+        return o.pick(w.R0, w.f, 0) - o.pick(w.q0, w.f, 0) + w.A
+
+    def no_more_rounds(o: Algebra, w: v.World) -> v.Term:
+        (credit_f, credit_g), (quantum_f, quantum_g) = both(o, w, "C"), both(o, w, "Q")
+        return v.product(credit_g, quantum_f) <= v.product(credit_f, quantum_g)
+
+    def within(o: Algebra, w: v.World) -> v.Term:
+        (quantum_f, quantum_g), (_, charge_g), (_, had_g) = both(o, w, "Q"), both(o, w, "U"), both(o, w, "H")
+        _, back_g = both(o, w, "back")
+        most = v.product(quantum_f, quantum_g + charge_g - 1 + back_g) + v.product(quantum_g, w.debt + w.A)
+        return v.product(quantum_f, had_g) <= most
+
+    passed = v.Clause("passed once: R_f - q_f + A >= 0", lambda o, w: o.where(w.N >= 1, owed(o, w) >= 0, w.N >= 0))
+    apart = v.Need(lambda o, w: o.where(o.pick(v.only(o, w.q, w.f), w.g, False), False, True))
+    nothing = v.Clause(
+        "H = C = A = N = 0", lambda o, w: v.same(w.H, 0) & v.same(w.C, 0) & v.same(w.A, 0) & v.same(w.N, 0)
+    )
+    return v.Claim(
+        deficit.D_LATE,
+        _before_r(kernel).with_laws(apart),
+        (*_WAITING_STARTS, nothing),
+        (
+            *BALANCE,
+            v.Clause("W_f + R_f <= R0_f + A", lambda o, w: o.pick(w.W + w.R - w.R0, w.f, 0) <= w.A),
+            v.Clause("A >= 0, P_f >= 0", lambda o, w: (w.A >= 0) & (o.pick(w.P, w.f, 0) >= 0)),
+            v.Clause("P_g Q_f <= P_f Q_g", _no_more_rounds),
+            passed,
+            v.Clause("H <= Q + U - 1 + B + C", lambda o, w: w.Q + w.U - 1 + w.back + w.C >= w.H),
+            v.Clause("C_f <= D + A", lambda o, w: o.pick(w.C, w.f, 0) <= w.debt + w.A),
+            v.Clause("C_g Q_f <= C_f Q_g", no_more_rounds),
+        ),
+        (passed, v.Clause("Q_f H_g <= Q_f (Q_g + U_g - 1 + B_g) + Q_g (D + A)", within)),
+    )
+
+
 def _starvation(kernel: v.Functions) -> v.Claim:
     """What is left of the bound, 2Q + U_g - 1 + D - N_g, is a ranking: never below 0, it falls with each admission."""
     of = without_refunds(_while_f_waits(kernel).with_laws(_EQUAL))
@@ -618,6 +697,7 @@ def claims(kernel: v.Functions = deficit) -> tuple[v.Claim, ...]:
         _latency(kernel),
         latency_in_time(deficit.D_A2_TIME, kernel),
         _weighted_latency(kernel),
+        _late(kernel),
         _starvation(kernel),
         _passed(kernel),
         _price(kernel),

@@ -67,6 +67,11 @@ _F_IN_DEBT: Script = (
 """With Q_f = 2 f comes to wait with a debt of 4, and g with a whole quantum of credit."""
 
 
+def _behind_f(cost: int) -> Iterator[RunStep]:
+    """g is served, though f would go first."""
+    return served(2, G, *TOKENS[cost], ready=(1, 1), score=(2, 1), rank=2)
+
+
 def _claim(theorem: str) -> Claim:
     return claim_named(theorem, (*deficit.claims(), *deficit_steps.claims()))
 
@@ -240,6 +245,15 @@ def witnesses() -> tuple[Witness, ...]:
             gates_deficit.weighted_gap_cost(2, CHARGE_MAX, 4, CHARGE_MAX),
             apart,
             measure=lambda w: 2 * int(w.W[G]),
+            **waiting,
+        ),
+        # The request of f ranks first, and g is served 10 before two rounds have left f without debt.
+        _witness(
+            "D-late",
+            (*_F_IN_DEBT, *_behind_f(5), REFILL, REFILL, *_behind_f(5)),
+            gates_deficit.late_cost(2, CHARGE_MAX, 2, CHARGE_MAX),
+            low,
+            measure=lambda w: 2 * int(w.H[G]),
             **waiting,
         ),
         # g has a quantum of credit, f too, and its request waits for room.
