@@ -1,19 +1,11 @@
-"""Small worlds in which a claim is shown false: one worker, a few requests, and a clock that ticks once a step.
-
-A replay in tests/replays is such a world as JSON: its requests, and for each policy the log of the run.  Rows of
-`jobs` are id, client, step of arrival, prompt tokens, declared output, true output, and the ids it comes after.
-"""
+"""Small worlds: one worker, a few requests, and a clock that ticks once a step."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from fairsched.engines.analysis import run_charging
-from fairsched.engines.logs import CanonicalLog
 from fairsched.engines.simulation import simulate_events
-from fairsched.model.events import Admitted, Event
+from fairsched.model.events import Event
 from fairsched.model.machine import DecodePiece, LatencyModel
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.service import Table, backlogs, charges, concatenate, service_gap, tables
@@ -40,38 +32,6 @@ def latency_of(
 
 UNIT = latency_of(1)
 """Every step takes one nanosecond, so that times are steps."""
-
-
-class ReplayRun(msgspec.Struct, frozen=True):
-    """A policy over the world, and the lines of its canonical log."""
-
-    policy: str
-    params: dict[str, str]
-    log: list[list[Any]]
-
-
-class Replay(msgspec.Struct, frozen=True):
-    """A counterexample as data."""
-
-    claim: str
-    kv_capacity_tokens: int
-    clients: list[str]
-    jobs: list[tuple[int, int, int, int, int, int, tuple[int, ...]]]
-    runs: list[ReplayRun]
-
-    def workload(self) -> Workload:
-        """The requests of the world."""
-        jobs = [job(i, client, at, prompt, most, true, after) for i, client, at, prompt, most, true, after in self.jobs]
-        return world(jobs, self.clients)
-
-    def run(self, policy: str) -> ReplayRun:
-        """The run of a policy."""
-        return next(run for run in self.runs if run.policy == policy)
-
-
-def load_replay(name: str) -> Replay:
-    """The replay of that name."""
-    return msgspec.json.decode((REPLAYS / f"{name}.json").read_bytes(), type=Replay)
 
 
 def job(
@@ -105,15 +65,6 @@ def run(workload: Workload, chosen: ComposedPolicy, kv_capacity_tokens: int, *, 
     return simulate_events(workload, chosen, RoundRobin(), UNIT, kv_capacity_tokens=kv_capacity_tokens, leap=leap)
 
 
-def log_lines(events: list[Event]) -> list[list[Any]]:
-    """The canonical log as JSON values."""
-    lines: list[list[Any]] = []
-    log = CanonicalLog(lambda _, line: lines.append(msgspec.json.decode(line)))
-    log.record(events)
-    log.sha256()
-    return lines
-
-
 def _charged(workload: Workload, chosen: ComposedPolicy, events: list[Event]) -> tuple[Table, Table]:
     trace = concatenate([tables(events)])
     charging = run_charging(chosen, workload.clients)
@@ -130,8 +81,3 @@ def lag(workload: Workload, chosen: ComposedPolicy, events: list[Event], ahead: 
 def gap(workload: Workload, chosen: ComposedPolicy, events: list[Event]) -> int:
     """The largest service gap between two clients while both were backlogged."""
     return service_gap(*_charged(workload, chosen, events)).cost
-
-
-def admitted(events: list[Event]) -> dict[int, int]:
-    """The step at which each request was admitted."""
-    return {event.request_id: event.time_ns for event in events if isinstance(event, Admitted)}
