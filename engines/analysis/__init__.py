@@ -22,13 +22,13 @@ if TYPE_CHECKING:
         print_table,
         print_text,
     )
-    from fairsched.engines.analysis.worker_figures import occupied_ns
+    from fairsched.engines.analysis.worker_figures import energy_nj, occupied_ns
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
     "Column", "Comparison", "EventTables", "Measures", "Outcomes", "Recorder", "Run", "RunName", "Summary",
-    "assumption_monitor", "count", "explain", "labels_of", "occupied_ns", "open_console", "organisations",
-    "output_width", "print_comparison", "print_lines", "print_small", "print_table", "print_text", "rate", "replay",
-    "run_charging", "run_limits", "safe_text", "share", "summary", "time"
+    "assumption_monitor", "count", "energy_nj", "explain", "labels_of", "occupied_ns", "open_console",
+    "organisations", "output_width", "print_comparison", "print_lines", "print_small", "print_table", "print_text",
+    "rate", "replay", "run_charging", "run_limits", "safe_text", "share", "summary", "time"
 ]  # fmt: skip

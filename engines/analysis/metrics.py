@@ -412,7 +412,7 @@ class Recorder:
             policy=policy,
             router=router,
             params=params or {},
-            measures=outcomes.measures(None),
+            measures=_with_energy(outcomes.measures(None), worked),
             jain_client=_jain_while_all_active(outcomes, outcomes.client_service, shares),
             jain_charged=_jain_while_all_active(outcomes, charged, ()),
             gap=gap,
@@ -437,6 +437,15 @@ class Recorder:
             assumptions=found.findings,
             excuses=found.excuses(),
         )
+
+
+def _with_energy(measures: Measures, workers: Sequence[WorkerMeasures]) -> Measures:
+    """Return the run's measures with what its workers drew, if that is known of all."""
+    energy = [worker.energy_j for worker in workers]
+    drawn, tokens = sum(each or 0.0 for each in energy), sum(worker.output_tokens for worker in workers)
+    if None in energy or not measures.finished:
+        return measures
+    return attrs.evolve(measures, joules_per_request=drawn / measures.finished, joules_per_token=drawn / tokens)
 
 
 def _jain_while_all_active(outcomes: Outcomes, served: service.Table, shares: tuple[int, ...]) -> float | None:

@@ -121,6 +121,10 @@ class Measures:
     """How often a running request was paused."""
     paused_us: Summary = Summary()
     """Time for which requests were paused in all, of those that were."""
+    joules_per_request: float | None = None
+    """Joules that all GPUs drew / finished requests; null of a client, and where GPUs are unknown."""
+    joules_per_token: float | None = None
+    """The same / output tokens."""
 
 
 def summary(samples: npt.NDArray[np.int64] | npt.NDArray[np.float64], scale: float = 1e3) -> Summary:

@@ -1,7 +1,8 @@
 """What each worker of a run did: requests, tokens, hits, how long it was busy, and how much was where when.
 
 Everything comes from the run's events, like the figures of clients.  A worker is *busy* while requests are in its
-batch.  Its *work* is what it computed: one for each prompt token, two for each output token.
+batch.  Its *work* is what it computed: one for each prompt token, two for each output token.  A *step* lasts from the
+end of the one before, or from when a request entered an empty batch; where steps were leapt over, all of them are one.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.series import Floats, cumulative
 from fairsched.model import events as ev
-from fairsched.model.machine import LatencyModel, mfu
+from fairsched.model.machine import LatencyModel, idle_nj, mfu, step_nj
 from fairsched.model.pricing import COMMON
 from fairsched.model.service import Ints, Table, Tables, prompt_hits
 
@@ -50,6 +51,8 @@ class WorkerMeasures:
     """Time in which requests were in its batch / length of the run."""
     mfu: float | None
     """Model FLOPs utilization while busy: FLOPs of what it computed / peak FLOPs of its GPUs; null where unknown."""
+    energy_j: float | None
+    """Joules that its GPUs drew, by each step's MFU and while idle; null where the GPUs are unknown."""
     queue_mean: float | None
     """Requests that waited there, on average over the run."""
 
@@ -84,6 +87,7 @@ def worker_figures(
     work = _work(trace)
     waiting, running = _waiting(trace), _running(trace)
     stop_ns = origin_ns + span_ns
+    energy = energy_nj(trace, latencies, origin_ns, stop_ns)
     hits = prompt_hits(trace)
     cached, context = _totals(hits, count, "cached"), _totals(hits, count, "context")
     totals = {
@@ -105,6 +109,7 @@ def worker_figures(
             prefix_hit_ratio=_ratio(int(cached[worker]), int(context[worker])),
             busy_share=_ratio(int(busy[worker]), span_ns),
             mfu=_mfu(latencies[worker : worker + 1], int(computed[worker]), int(busy[worker])),
+            energy_j=energy[worker] / 1e9 if worker in energy else None,
             queue_mean=_ratio(int(queued[worker]), span_ns),
         )
         for worker in range(count)
@@ -137,6 +142,38 @@ def client_queues(trace: Tables, clients: Sequence[int], at_ns: Ints) -> Ints:
     sampled = _sampled(rows, range(count * len(clients)), at_ns)
     queues: Ints = sampled.reshape(len(at_ns), count, len(clients)).sum(axis=1)
     return queues
+
+
+def energy_nj(trace: Tables, latencies: Sequence[LatencyModel], start_ns: int, stop_ns: int) -> dict[int, int]:
+    """Return the nanojoules that each worker drew from `start_ns` to `stop_ns`, of those whose GPUs are known; one that
+    is not there is idle."""
+    known = {worker: each for worker, each in enumerate(latencies) if each.deployment is not None}
+    if not known:
+        return {}
+    running, computed, decoded = _running(trace), trace[ev.Prefilled], trace[ev.Decoded]
+    ends: Table = {name: np.concatenate((computed[name], decoded[name])) for name in ("worker", "time_ns", "tokens")}
+    energy = {}
+    for worker, latency in known.items():
+        mine = ends["worker"] == worker
+        at_ns, step = np.unique(ends["time_ns"][mine], return_inverse=True)
+        tokens = np.zeros(len(at_ns) + 1, dtype=np.int64)
+        np.add.at(tokens, step, ends["tokens"][mine])
+        # What is left at the end computed nothing that was seen.
+        busy_ns = np.diff(_until(running, worker, np.append(at_ns, stop_ns)), prepend=0)
+        idle_ns = stop_ns - start_ns - int(busy_ns.sum())
+        energy[worker] = int(step_nj(latency, tokens, busy_ns).sum()) + idle_nj(latency, idle_ns)
+    return energy
+
+
+def _until(rows: Table, worker: int, at_ns: Ints) -> Ints:
+    """Return for how long a worker's level was above 0 until each of these times."""
+    start, stop = np.searchsorted(rows["worker"], (worker, worker + 1))
+    since, above = rows["time_ns"][start:stop], np.minimum(rows["level"][start:stop], 1)
+    spent = np.concatenate(([0, 0], np.cumsum(np.diff(since) * above[:-1])))[: len(since) + 1]
+    place = np.searchsorted(since, at_ns, side="right")
+    padded = np.concatenate(([0], above)), np.concatenate(([0], since))
+    lasted: Ints = spent[place] + padded[0][place] * (at_ns - padded[1][place])
+    return lasted
 
 
 def _mfu(latency: Sequence[LatencyModel], tokens: int, busy_ns: int) -> float | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         trial,
     )
     from fairsched.engines.capacity.pages import Sheet, plan_sheet, tuning_sheet
-    from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, plan, worker_sizes
+    from fairsched.engines.capacity.planning import BESIDE, CapacityPlan, Per, plan, worker_sizes
     from fairsched.engines.capacity.quantum import Traffic, fitting, followed
     from fairsched.engines.capacity.sizing import fewest, line, measured
     from fairsched.engines.capacity.tuning import Tuning, fitting_to, tune
@@ -33,7 +33,7 @@ else:
 
 __all__ = [
     "BESIDE", "DELAY", "METRICS", "RESOLUTION", "BatchSummary", "CapacityPlan", "Demand", "FirstTokenTuning", "Goodput",
-    "PromisedFirstToken", "Sheet", "SloTarget", "Traffic", "Tuning", "fewest", "fitting", "fitting_to", "followed",
-    "goodput", "line", "measured", "nine_slos", "order_batch", "outcomes_of", "plan", "plan_sheet", "trial", "tune",
-    "tune_first_token", "tuning_sheet", "worker_sizes"
+    "Per", "PromisedFirstToken", "Sheet", "SloTarget", "Traffic", "Tuning", "fewest", "fitting", "fitting_to",
+    "followed", "goodput", "line", "measured", "nine_slos", "order_batch", "outcomes_of", "plan", "plan_sheet",
+    "trial", "tune", "tune_first_token", "tuning_sheet", "worker_sizes"
 ]  # fmt: skip

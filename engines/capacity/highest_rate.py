@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.engines.analysis import EventTables, Outcomes, time
+from fairsched.engines.analysis import EventTables, Outcomes, energy_nj, time
 from fairsched.engines.simulation import Cluster, RunSpec
 from fairsched.engines.workloads import at_rate
 from fairsched.model.events import Admitted
@@ -147,11 +147,13 @@ DELAY = SloTarget(99, (("delay", 5e6),))
 
 @attrs.frozen
 class RateTrial:
-    """What a fleet did at one rate: how far each target was exceeded (at most 1: kept), and requests that finished."""
+    """What a fleet did at one rate: how far each target was exceeded (at most 1: kept), requests that finished, and the
+    mean power that it drew (None: not known)."""
 
     excess: tuple[float, ...]
     finished: int
     requests: int
+    watts: float | None = None
 
     @property
     def kept(self) -> bool:
@@ -205,7 +207,10 @@ def trial(workload: Workload, run: RunSpec, cluster: Cluster, targets: Sequence[
     """Simulate a workload as it is and hold every request against the targets."""
     outcomes = outcomes_of(workload, run, cluster, gaps=any(target.of_tokens for target in targets))
     excess = tuple(target.excess(outcomes) for target in targets)
-    return RateTrial(excess, int(outcomes.finished.sum()), len(workload.jobs))
+    latencies, span_ns = [spec.latency for spec in cluster.all_specs], outcomes.last_ns
+    energy = energy_nj(outcomes.trace, latencies, outcomes.origin, outcomes.origin + span_ns)
+    watts = sum(energy.values()) / span_ns if len(energy) == len(latencies) and span_ns else None
+    return RateTrial(excess, int(outcomes.finished.sum()), len(workload.jobs), watts)
 
 
 def goodput(

@@ -73,6 +73,7 @@ _ROUTER_COLUMNS = (
     Column("attains"),
     Column("TTFT\np99", 1),
     Column("TPOT\np99", 2),
+    Column("J per\nrequest", 2),
     Column("with aladdin's\nnumber", 3),
 )
 
@@ -106,6 +107,7 @@ def _placement_rows(found: CapacityPlan) -> list[list[str]]:
                 share(sizing.attainment(at)),
                 time(measures.ttft_us.p99),
                 time(measures.tpot_us.p99),
+                rate(measures.joules_per_request),
                 "" if found.workers is None else share(sizing.attainment(found.workers)),
             ]
         )

@@ -1,28 +1,31 @@
 """Planning a cluster: a worker size by Aladdin's equations, then the fewest workers of it that keep the targets.
 
 Every size is judged by equations 5 and 6 (`policies.placement.sizing`) on lines fitted to its latency model.
-Of the size with the most tokens a second and GPU ever more workers are simulated, with Aladdin's placement and with
-other routers, until enough requests keep their targets.
+Of the size with the most tokens a second and GPU, or a joule, ever more workers are simulated, with Aladdin's placement
+and with other routers, until enough requests keep their targets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 import attrs
+import numpy as np
 
 from fairsched.engines import simulation
 from fairsched.engines.analysis import Measures, time
 from fairsched.engines.calibration import PerformanceFit, asked, fit_performance, scaled_latency, with_slo
 from fairsched.engines.capacity.sizing import Sizing, fewest, largest_need, measured
 from fairsched.engines.workloads import WorkerSpec
-from fairsched.model.machine import DEFAULT_PRESET, LatencyModel
+from fairsched.model.machine import DEFAULT_PRESET, LatencyModel, step_nj
 from fairsched.model.request import Slo, Workload
 from fairsched.model.shown import short_repr
 from fairsched.policies.base import AnyClusterPolicy
 from fairsched.policies.placement import Aladdin, Demand, Size, SizeFigures, size_figures
 from fairsched.policies.registry import router_with
 
+Per = Literal["gpu", "joule"]
+"""What the tokens of a size are divided by: GPU seconds, or joules."""
 BESIDE = ("join-shortest-queue", "power-of-two")
 """Routers that are compared with Aladdin unless others are named."""
 
@@ -46,6 +49,15 @@ class SizeOption:
     fit: PerformanceFit
     figures: SizeFigures | None
 
+    def tokens(self, per: Per) -> float:
+        """Return the output tokens a second and GPU, or a joule that a worker draws at that rate; 0 if the size keeps
+        no target.  Raises `ValueError` for a joule where the GPUs are not known."""
+        if self.figures is None or per == "gpu":
+            return 0.0 if self.figures is None else float(self.figures.tokens_per_s)
+        tokens = float(self.figures.tokens_per_s) * self.size.gpus
+        drawn_nj = step_nj(self.size.spec.latency, np.array([round(tokens)]), np.array([10**9]))
+        return tokens * 1e9 / int(drawn_nj[0])
+
 
 @attrs.frozen
 class CapacityPlan:
@@ -60,6 +72,7 @@ class CapacityPlan:
     policy: str
     batching: str
     workers_max: int
+    per: Per
     options: tuple[SizeOption, ...]
     chosen: SizeOption
     placements: Mapping[str, Sizing]
@@ -86,6 +99,7 @@ class CapacityPlan:
             "slo": {"ttft_us": (self.slo.ttft_ns or 0) / 1e3, "tpot_us": (self.slo.tpot_ns or 0) / 1e3},
             "attainment": self.attainment,
             "predictor": self.predictor.title,
+            "per": self.per,
             "size": self.chosen.size.name,
             "gpus_per_worker": self.chosen.size.gpus,
             "workers": self.workers,
@@ -96,6 +110,7 @@ class CapacityPlan:
                     "name": option.size.name,
                     "gpus": option.size.gpus,
                     "tokens_per_s_per_gpu": None if option.figures is None else float(option.figures.tokens_per_s),
+                    **({"tokens_per_joule": option.tokens("joule")} if self.per == "joule" else {}),
                     "lines": attrs.asdict(option.fit.performance),
                     "errors": {"prefill": attrs.asdict(option.fit.prefill), "decode": attrs.asdict(option.fit.decode)},
                 }
@@ -168,6 +183,7 @@ def plan(
     policy: str = "fcfs",
     batching: str = "eager-prefill",
     workers_max: int = 64,
+    per: Per = "gpu",
     jobs: int = 1,
     ray: str | None = None,
     progress: simulation.Progress | None = None,
@@ -175,10 +191,11 @@ def plan(
     """Return the worker size, and how many workers of it keep the targets for the share `attainment` of the requests.
 
     `slo` is the target of every request that names none.  `sizes` (default: the default preset) are judged, and the
-    best is simulated under Aladdin and under each of `routers`, whose parameters `settings` sets by name.  Workers run
-    `policy` with the batching rule `batching`; `predictor` (default: bucketed) predicts outputs.  `jobs`
-    processes or the cores of a `ray` cluster try placements at the same time (`run_tasks` says what it raises).  Raises
-    `ValueError` where no number of workers can keep the targets, or a name or a parameter is not there.
+    best, with the most tokens `per` GPU second or joule, is simulated under Aladdin and under each of `routers`, whose
+    parameters `settings` sets by name.  Workers run `policy` with the batching rule `batching`; `predictor` (default:
+    bucketed) predicts outputs.  `jobs` processes or the cores of a `ray` cluster try placements at the same time
+    (`run_tasks` says what it raises).  Raises `ValueError` where no number of workers can keep the targets, or a name
+    or a parameter is not there.
 
     >>> from fairsched.engines.workloads import generate
     >>> found = plan(generate("azure-chat", requests=20), Slo(ttft_ns=5 * 10**9, tpot_ns=10**9), routers=[])
@@ -192,7 +209,7 @@ def plan(
         raise ValueError("the workload has no requests")
     options = tuple(_option(size, workload, slo) for size in sizes or worker_sizes([DEFAULT_PRESET]))
     largest_need(workload, max(option.size.spec.capacity for option in options))
-    serving = [(option.figures.tokens_per_s, option) for option in options if option.figures is not None]
+    serving = [(option.tokens(per), option) for option in options if option.figures is not None]
     if not serving:
         raise ValueError(
             f"no size keeps {slo_text(slo)} even for one request; a step that decodes one takes "
@@ -230,7 +247,7 @@ def plan(
             found[lacking[nth]] = attrs.evolve(sizing, tried=tried)
     placements = {name: found[place] for place, name in enumerate(names)}
     return CapacityPlan(
-        workload, slo, attainment, predictor, policy, batching, workers_max, options, chosen, placements
+        workload, slo, attainment, predictor, policy, batching, workers_max, per, options, chosen, placements
     )
 
 

@@ -37,9 +37,10 @@ def measured(
     requests."""
 
     def measure(workers: int) -> Measures:
-        recorder = Recorder(workload)
+        fleet = attrs.evolve(cluster, workers=workers)
+        recorder = Recorder(workload, latencies=[spec.latency for spec in fleet.all_specs])
         told = None if progress is None else partial(progress, workers)
-        run.simulator(workload, attrs.evolve(cluster, workers=workers), recorder.record, told).run()
+        run.simulator(workload, fleet, recorder.record, told).run()
         return recorder.result(policy=run.name, workers=workers).measures
 
     return measure

@@ -1,11 +1,14 @@
 """Accelerators: memory, bandwidth, what they compute, cost and draw, and the link between them; and how far a model's
 times are from what they allow: the share of the peak in use (MFU), and the floors below which no step can be.
 
-Cost and power are relative to an A100, as papers compare fleets of several kinds.
+A step draws a share of the rated power that grows with its MFU, up to all of it: a prompt draws nearly that, a batch
+that decodes does not (`POWER`).  Cost and power are relative to an A100, as papers compare fleets of several kinds.
 """
 
 import attrs
+import numpy as np
 
+from fairsched.model.algebra import Ints
 from fairsched.model.machine.kernels import TimeTable
 from fairsched.model.machine.model import LatencyModel
 
@@ -83,9 +86,9 @@ class Gpu:
     source: str
 
     @property
-    def watts(self) -> float:
+    def watts(self) -> int:
         """Rated power."""
-        return A100_WATTS * self.power
+        return round(A100_WATTS * self.power)
 
 
 _TABLE_V = "cost and power by Splitwise's Table V; dollars of its Table I for eight, "
@@ -171,6 +174,52 @@ def mfu(latency: LatencyModel, tokens: int, busy_ns: int) -> float:
     if busy_ns < 1:
         return 0.0
     return step_flops(latency, tokens) * 1e9 / (_peak_flops(latency) * busy_ns)
+
+
+@attrs.frozen
+class PowerShares:
+    """What a GPU draws of its rated power, in thousandths: `idle` with a model loaded and nothing to do, `busy` in a
+    step that computes next to nothing, and `compute` beyond that for a step at the peak; all of it at most."""
+
+    idle: int
+    busy: int
+    compute: int
+    source: str
+
+
+POWER = PowerShares(
+    idle=155,
+    busy=595,
+    compute=1_969,
+    source="busy and compute by least squares through the eight batches of Qwen3-14B (chat) on one H100 that the "
+    "ML.ENERGY leaderboard 3.0 publishes, whose prompts are not counted; idle: 62 W of an A100 of 400 W "
+    "(chuyishang/inference-energy, results_paste.md)",
+)
+"""The shares of all kinds: of the H100, and taken to be those of others."""
+
+
+def rated_watts(latency: LatencyModel) -> int:
+    """Return the rated power of a worker's GPUs; raises `ValueError` for a model that does not say them."""
+    return gpu_of(latency).watts * (latency.gpus or 1)
+
+
+def idle_nj(latency: LatencyModel, ns: int) -> int:
+    """Return what a worker draws that has nothing to do for so long, in nanojoules."""
+    return rated_watts(latency) * POWER.idle * ns // 1_000
+
+
+def step_nj(latency: LatencyModel, tokens: Ints, ns: Ints) -> Ints:
+    """Return what steps draw that compute so many tokens in so long, in nanojoules: watts times nanoseconds.
+
+    >>> from fairsched.model.machine import preset
+    >>> model = preset("llama-3.1-8b-h100")
+    >>> step_nj(model, np.array([1, 64, 4_096]), np.array([10**9] * 3)) // 10**9  # the watts of steps of a second
+    array([416, 417, 496])
+    """
+    token_ps = step_flops(latency, 1) * 10**12 // _peak_flops(latency)
+    shares = POWER.busy * ns + POWER.compute * (tokens * token_ps // 1_000)
+    drawn: Ints = np.minimum(shares, 1_000 * ns) // 1_000 * rated_watts(latency)
+    return drawn
 
 
 FLOOR_PERCENT = 97

@@ -65,6 +65,16 @@ def test_sizes_that_nobody_timed_and_parameters(figures: Figures) -> None:
     assert set(said["placements"]) == {"aladdin", "aladdin-split"}
 
 
+def test_a_size_is_chosen_per_joule(figures: Figures) -> None:
+    """Four GPUs together draw more for a token than one, and every placement says what a request draws."""
+    arguments = ["plan", "azure-chat:requests=20", *SLO, "--routers", "round-robin", "--per", "joule"]
+    said = figures(*arguments, "--latency-model", "llama-3.1-8b-h100,llama-3.1-8b-h100-tp4")
+    by_size = {each["name"]: each["tokens_per_joule"] for each in said["sizes"]}
+    assert said["size"] == max(by_size, key=by_size.__getitem__) == "llama-3.1-8b-h100"
+    for each in said["placements"].values():
+        assert all(measures["joules_per_request"] > measures["joules_per_token"] for measures in each["tried"].values())
+
+
 def test_figures_are_for_one_gpu_of_a_worker(
     figures: Figures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

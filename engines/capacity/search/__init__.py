@@ -1,5 +1,5 @@
 """The search for a fleet: kinds and numbers of workers, together or split by phase, and what runs on them, by goodput
-for each GPU, dollar or watt.  Read `space` first, then `run`; `placement` has DistServe's algorithms, `replanning`
+for each GPU, dollar or joule.  Read `space` first, then `run`; `placement` has DistServe's algorithms, `replanning`
 follows a trace and says when the fleet should change.
 """
 

@@ -11,8 +11,8 @@ from fairsched.engines.capacity.search.run import Rated, Search
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-UNITS = {"gpu": "GPU", "cost": "A100 of cost", "dollar": "dollar an hour", "watt": "kW"}
-_SCALE = {"gpu": 1.0, "cost": 1.0, "dollar": 1.0, "watt": 1_000.0}
+UNITS = {"gpu": "GPU", "cost": "A100 of cost", "dollar": "dollar an hour", "joule": "kJ"}
+_SCALE = {"gpu": 1.0, "cost": 1.0, "dollar": 1.0, "joule": 1_000.0}
 _COLUMNS = (
     Column("fleet", kind="word"),
     Column("req/s"),
@@ -47,7 +47,7 @@ def replan_sheet(found: Replan) -> Sheet:
 
 
 def _unit_rate(search: Search, found: Rated) -> float:
-    """Return requests a second for each unit of the objective; watts come in thousands."""
+    """Return requests a second for each unit of the objective, or requests for each kilojoule."""
     return found.value(search.objective) * _SCALE[search.objective]
 
 
@@ -123,7 +123,7 @@ def frontier_plot(search: Search) -> Plot:
     """Goodput against what the fleets take, with the frontier."""
 
     def point(found: Rated) -> tuple[float, float]:
-        return found.candidate.fleet.amount(search.objective) / _SCALE[search.objective], found.rate
+        return found.amount(search.objective) / _SCALE[search.objective], found.rate
 
     every = (
         (False, "both phases on each worker", COLOURS[0]),
@@ -146,7 +146,9 @@ def frontier_plot(search: Search) -> Plot:
         if search.objective == "gpu":
             axes.locator_params(axis="x", integer=True)
         point_labels(axes, [(*point(found), _label(found)) for found in search.frontier])
-        axes.set(xlabel=f"{UNITS[search.objective]}s", ylabel="goodput, requests/s")
+        axes.set(
+            xlabel="kW" if search.objective == "joule" else f"{UNITS[search.objective]}s", ylabel="goodput, requests/s"
+        )
 
     return drawn(
         "search",

@@ -14,7 +14,7 @@ from fairsched.engines.capacity.search.space import LINK_BYTES_PER_S, Candidate,
 from fairsched.engines.simulation import Progress, run_tasks
 from fairsched.model.request import Workload
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the journal."""
 
 
@@ -57,7 +57,12 @@ class Rated:
 
     def value(self, objective: Objective) -> float:
         """Return the rate over what the fleet takes."""
-        return self.rate / self.candidate.fleet.amount(objective)
+        return self.rate / self.amount(objective)
+
+    def amount(self, objective: Objective) -> float:
+        """Return what the fleet takes: of joules, what it drew a second at its rate."""
+        drawn = self.goodput.tried[self.rate].watts if objective == "joule" and self.rate else None
+        return self.candidate.fleet.amount(objective) if drawn is None else drawn
 
     @property
     def least_excess(self) -> float:
@@ -106,7 +111,7 @@ class Search:
     def frontier(self) -> tuple[Rated, ...]:
         """The candidates than which none has as high a rate for less, cheapest first."""
         front: list[Rated] = []
-        ordered = sorted(self.found, key=lambda found: (found.candidate.fleet.amount(self.objective), -found.rate))
+        ordered = sorted(self.found, key=lambda found: (found.amount(self.objective), -found.rate))
         for found in ordered:
             if found.rate > (front[-1].rate if front else 0.0):
                 front.append(found)
@@ -132,6 +137,7 @@ class Search:
                     "prefill_share": found.candidate.fleet.prefill_share,
                     "rate": found.goodput.rate,
                     "value": found.value(self.objective),
+                    "watts": None if found.goodput.rate is None else found.goodput.tried[found.rate].watts,
                     "frontier": found.candidate in front,
                     "monotone": found.goodput.is_monotone,
                     "open_above": found.goodput.open_above,
@@ -214,13 +220,13 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     candidate: str
     rate: float | None
     open_above: bool
-    tried: tuple[tuple[float, tuple[float | None, ...], int, int], ...]
+    tried: tuple[tuple[float, tuple[float | None, ...], int, int, float | None], ...]
 
 
 def _entry(found: Rated) -> _Entry:
     # JSON has no infinity.
     tried = tuple(
-        (rate, tuple(None if each == float("inf") else each for each in trial.excess), trial.finished, trial.requests)
+        (rate, tuple(None if each == float("inf") else each for each in trial.excess), *attrs.astuple(trial)[1:])
         for rate, trial in found.goodput.tried.items()
     )
     return _Entry(found.candidate.text, found.goodput.rate, found.goodput.open_above, tried)
@@ -262,7 +268,9 @@ def _entries(journal: Path, lines: Sequence[bytes], candidates: dict[str, Candid
             raise ValueError(f"{journal}, line {number}: {error}") from None
         if entry.candidate in candidates:
             tried = {
-                rate: RateTrial(tuple(float("inf") if each is None else each for each in excess), finished, requests)
-                for rate, excess, finished, requests in entry.tried
+                rate: RateTrial(
+                    tuple(float("inf") if each is None else each for each in excess), finished, requests, watts
+                )
+                for rate, excess, finished, requests, watts in entry.tried
             }
             yield Rated(candidates[entry.candidate], Goodput(entry.rate, tried, entry.open_above), 0.0)

@@ -31,7 +31,7 @@ COMMANDS = {
     "verify": ("verify", "prove the bounds of policies, for your configuration; check certificates"),
     "tune": ("tune", "choose the quantum and in-flight cap for a longest wait"),
     "plan": ("plan", "how many workers of which size keep the targets"),
-    "search": ("search", "which fleet keeps the targets at the highest rate a GPU, dollar or watt"),
+    "search": ("search", "which fleet keeps the targets at the highest rate a GPU, dollar or joule"),
     "gateway": ("gateway", "stand before OpenAI-compatible servers, or pick endpoints for Envoy, with a fair queue"),
     "loadtest": ("gateway", "replay a workload or trace against an OpenAI-compatible server"),
     "conform": ("conform", "hold any gateway to fairness, identity, cancellation and streaming, from outside"),

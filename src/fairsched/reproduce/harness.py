@@ -24,6 +24,7 @@ _FILES = {
     "tetriinfer": papers.tetriinfer,
     "vidur": papers.vidur,
     "field": papers.field,
+    "energy": papers.energy,
     "queueing": papers.queueing,
     "fairsched": papers.ours,
 }

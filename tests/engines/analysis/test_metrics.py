@@ -29,7 +29,7 @@ RUN_KEYS = {
     *("normalized_ttft_us", "tpot_us", "latency_us", "program_latency_us", "clients", "prefix_hit_ratio"),
     *("preemptions", "swaps", "wall_s", "log_sha256", "assumptions", "imbalance", "workers", "moves", "predictor"),
     *("rate_scale", "phases_us", "tbt_us", "second_token_us", "scheduling_delay_us", "normalized_latency_us"),
-    *("transfers", "transferred_tokens", "pauses", "paused_us"),
+    *("transfers", "transferred_tokens", "pauses", "paused_us", "joules_per_request", "joules_per_token"),
 }
 
 

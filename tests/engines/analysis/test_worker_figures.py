@@ -20,7 +20,7 @@ from fairsched.engines.simulation import Cluster, simulate, simulate_events
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import Change, Crash, Drain, Join
 from fairsched.model import events as ev
-from fairsched.model.machine import PRESETS
+from fairsched.model.machine import PRESETS, idle_nj, step_nj
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.service import concatenate, tables
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS
@@ -38,6 +38,7 @@ class Follower:
         self.busy_ns: dict[int, int] = defaultdict(int)
         self.queued_ns: dict[int, int] = defaultdict(int)
         self.work: dict[int, int] = defaultdict(int)
+        self.steps: dict[int, dict[int, list[int]]] = defaultdict(dict)
         self.levels: list[tuple[int, dict[int, int], Counter[int]]] = []
         client = {event.request.id: event.request.client for event in events if isinstance(event, ev.Arrived)}
         last = events[0].time_ns
@@ -48,6 +49,9 @@ class Follower:
                 self.queued_ns[worker] += len(requests) * (event.time_ns - last)
             last = event.time_ns
             self.follow(event)
+            if isinstance(event, ev.Prefilled | ev.Decoded):
+                step = self.steps[event.worker].setdefault(last, [self.busy_ns[event.worker], 0])
+                step[1] += event.tokens if isinstance(event, ev.Prefilled) else sum(event.tokens)
             lengths = {worker: len(found) for worker, found in self.waiting.items()}
             queues = Counter(client[request] for found in self.waiting.values() for request in found)
             self.levels.append((event.time_ns, lengths, queues))
@@ -74,6 +78,14 @@ class Follower:
             case ev.Decoded():
                 self.work[event.worker] += 2 * sum(event.tokens)
 
+    def energy_nj(self, worker: int, span_ns: int) -> int:
+        """What the worker drew: each step by its tokens and time, what is left over of its batch's time, idle time."""
+        drawn, before = 0, 0
+        for busy_ns, tokens in [*self.steps[worker].values(), [self.busy_ns[worker], 0]]:
+            drawn += int(step_nj(PRESET, np.array([tokens]), np.array([busy_ns - before]))[0])
+            before = busy_ns
+        return drawn + idle_nj(PRESET, span_ns - self.busy_ns[worker])
+
 
 CHANGES = st.lists(
     st.one_of(
@@ -95,8 +107,8 @@ CHANGES = st.lists(
 def test_figures_are_those_of_who_follows_every_event(
     seed: int, changes: list[Change], router: str, capacity: int
 ) -> None:
-    """Busy shares, mean queues, work and queues over time, of workers and of clients, also where workers crash, drain
-    and join."""
+    """Busy shares, mean queues, work, joules and queues over time, of workers and of clients, also where workers crash,
+    drain and join."""
     workload = generate("toolbench", seed=seed, documents=5, sharers=12, rate=8, question_tokens=60)
     events = simulate_events(
         workload,
@@ -109,10 +121,11 @@ def test_figures_are_those_of_who_follows_every_event(
     )
     origin, span = events[0].time_ns, events[-1].time_ns - events[0].time_ns
     trace = concatenate([tables(events)])
-    measures, series = worker_figures(trace, 3, origin, span)
+    measures, series = worker_figures(trace, 3, origin, span, [PRESET] * 7)
     seen = Follower(events)
     for each in measures:
         assert each.busy_share == seen.busy_ns[each.worker] / span
+        assert each.energy_j == seen.energy_nj(each.worker, span) / 1e9
         assert each.queue_mean == seen.queued_ns[each.worker] / span
         assert each.work == seen.work[each.worker] == each.computed_tokens + 2 * each.output_tokens
     assert sum(each.finished for each in measures) == sum(isinstance(event, ev.Finished) for event in events)

@@ -17,7 +17,7 @@ from fairsched.engines.capacity.search.replanning import loading_s
 from fairsched.engines.capacity.search.run import Rated
 from fairsched.engines.capacity.search.space import Candidate
 from fairsched.engines.workloads import at_rate, generate
-from fairsched.model.machine import PRESETS, LatencyModel, pipelined
+from fairsched.model.machine import PRESETS, LatencyModel, idle_nj, pipelined
 from fairsched.model.request import Prompt, Workload
 
 OPT, OPT2 = PRESETS["opt-13b-a100"], PRESETS["opt-13b-a100-tp2"]
@@ -53,11 +53,11 @@ def test_a_fleet_is_read_as_it_is_written(text: str) -> None:
 
 
 def test_a_fleet_costs_what_its_gpus_cost() -> None:
-    """GPUs, cost relative to an A100, dollars and watts of Splitwise's table; a kind without them is named."""
+    """GPUs, cost relative to an A100, dollars and rated watts of Splitwise's table; a kind without them is named."""
     fleet = search.fleet_of("2xbloom-176b-h100:prefill+1xbloom-176b-a100:decode")
     assert fleet.gpus == 24
     assert fleet.amount("cost") == pytest.approx(16 * 2.35 + 8)
-    assert fleet.amount("watt") == pytest.approx(16 * 700 + 8 * 400)
+    assert fleet.amount("joule") == pytest.approx(16 * 700 + 8 * 400)
     assert fleet.amount("dollar") == pytest.approx(16 * 4.752 + 17.6)
     assert fleet.prefill_share == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match="what a GPU of kind a6000 takes, per dollar: choose --per gpu"):
@@ -122,6 +122,19 @@ def test_a_search_finds_what_goodput_says_and_orders_it() -> None:
             for front in found.frontier
         )
     assert found.to_dict()["best"] == found.best.candidate.text
+
+
+def test_joules_are_what_was_drawn_at_the_rate_found() -> None:
+    """A fleet's joules a second are those of its last trial that keeps the targets: more than idling, and no more than
+    the rated power, by which fleets are weighed that keep none."""
+    found = search.search_fleets(QUESTION, search.Space((OPT,), gpus=(1, 2), splitting="never").candidates(CODE))
+    for each in found.found:
+        watts, rated = each.amount("joule"), each.candidate.fleet.amount("joule")
+        assert watts == each.goodput.tried[each.rate].watts
+        assert idle_nj(OPT, 10**9) / 1e9 * each.candidate.fleet.gpus < watts < rated
+        assert each.value("joule") == each.rate / watts
+    never = Rated(found.found[0].candidate, Goodput(None, {1.0: RateTrial((2.0,), 0, 1)}), 0.0)
+    assert never.amount("joule") == never.candidate.fleet.amount("joule")
 
 
 def test_limits_of_batches_and_of_steps_are_axes() -> None:

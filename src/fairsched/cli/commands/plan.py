@@ -8,7 +8,7 @@ from fairsched.cli import values
 from fairsched.cli.options import Jobs, OnePredictor, Source, Targets, WorkloadOptions, processes
 from fairsched.cli.output import folders, progress_bar, show, writable, write_figures
 from fairsched.cli.values import number
-from fairsched.engines.capacity import BESIDE, plan_sheet, worker_sizes
+from fairsched.engines.capacity import BESIDE, Per, plan_sheet, worker_sizes
 from fairsched.engines.capacity import plan as planned
 from fairsched.engines.simulation import router_of
 from fairsched.model.machine import DEFAULT_PRESET
@@ -37,6 +37,7 @@ def plan(
     predictor: OnePredictor = None,
     policy: str = "fcfs",
     workers_max: values.WorkerCount = 64,
+    per: Per = "gpu",
     of_workload: WorkloadOptions = WorkloadOptions(),
     jobs: Jobs = None,
     json: values.Json = None,
@@ -58,6 +59,7 @@ def plan(
         predictor: what predicts outputs: oracle, bucketed, history or none (default: bucketed)
         policy: the workers' own policy; they compute new prompts at once, as Aladdin's do
         workers_max: look no further
+        per: choose the size with the most tokens a second and GPU, or a joule
     """
     if routers == (EVERY,):
         routers = tuple(name for name in CLUSTER_POLICIES if name != "aladdin")
@@ -85,6 +87,7 @@ def plan(
             predictor=predictor,
             policy=policy,
             workers_max=workers_max,
+            per=per,
             progress=progress,
             **processes(jobs, len(routers) * len(requests.jobs)),
         )

@@ -1,4 +1,4 @@
-"""`fairsched search`: which fleet keeps the targets at the highest rate for each GPU, dollar or watt."""
+"""`fairsched search`: which fleet keeps the targets at the highest rate for each GPU, dollar or joule."""
 
 import re
 import sys
@@ -80,7 +80,7 @@ def search(
     json: values.Json = None,
     report: values.Report = None,
 ) -> int:
-    """Look for the fleet with the highest rate that keeps the targets, for each GPU, dollar or watt: over kinds of
+    """Look for the fleet with the highest rate that keeps the targets, for each GPU, dollar or joule: over kinds of
     workers, pipelines, phases together or split, batching rules, policies and routers.  Exits with 1 if no fleet keeps
     them.
 

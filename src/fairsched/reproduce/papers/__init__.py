@@ -5,6 +5,7 @@ from fairsched.reproduce.papers import (
     batchllm,
     distserve,
     dlpm,
+    energy,
     field,
     larry,
     ours,
@@ -16,6 +17,6 @@ from fairsched.reproduce.papers import (
 )
 
 __all__ = [
-    "aladdin", "batchllm", "distserve", "dlpm", "field", "larry", "ours", "preble", "queueing", "splitwise",
-    "tetriinfer", "vidur"
+    "aladdin", "batchllm", "distserve", "dlpm", "energy", "field", "larry", "ours", "preble", "queueing",
+    "splitwise", "tetriinfer", "vidur"
 ]  # fmt: skip
