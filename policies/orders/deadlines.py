@@ -31,11 +31,19 @@ from typing import ClassVar
 import attrs
 
 from fairsched.model.request import Request
+from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import OWN_MAX, RanksByKey
 from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.orders.predicted_output import predicted_left
 from fairsched.policies.validators import not_negative
 
+P_DL_1 = Theorem(
+    "P-DL-1",
+    "behind any gate a request is let in only before those of its client that wait and are due later, or as soon and "
+    "came later; without a gate, before all that are",
+    "this library; in drawn worlds",
+    scope=Scope.TESTED,
+)
 NS_PER_S = 1_000_000_000
 NO_DEADLINE_NS = OWN_MAX
 """The deadline of a request that has none, and the latest there is."""
@@ -73,6 +81,10 @@ class EarliestDeadline(RanksByKey):
     def number(self, queued: QueuedRequest) -> int:
         """Return when the request is due, in nanoseconds."""
         return nearest(queued.request)
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        return (P_DL_1,)
 
 
 @attrs.frozen

@@ -19,6 +19,7 @@ def modules() -> tuple[ModuleType, ...]:
         admission,
         ageing,
         batches,
+        deadlines,
         larry,
         predicted_batches,
         preemption,
@@ -29,6 +30,6 @@ def modules() -> tuple[ModuleType, ...]:
     )
 
     return (
-        weighted_round_robin, weighted_round_robin_bound, larry, ageing, shortest_prefill, predicted_batches,
+        weighted_round_robin, weighted_round_robin_bound, larry, ageing, deadlines, shortest_prefill, predicted_batches,
         batches, virtual_finish, preemption, admission
     )  # fmt: skip

@@ -75,21 +75,28 @@ class ScenarioStep:
     after: WorkerState
 
 
-def steps(policy: ComposedPolicy, w: SimpleNamespace) -> Iterator[ScenarioStep]:
+def _predicted(number: int, row: list[int], now_ns: int) -> Request:
+    _, prompt, output, predicted = row
+    return Request(number, 0, now_ns, Prompt(prompt), output + SPARE_TOKENS, predicted)
+
+
+def steps(
+    policy: ComposedPolicy, w: SimpleNamespace, request: Callable[[int, list[int], int], Request] = _predicted
+) -> Iterator[ScenarioStep]:
     """Yield the world's steps, until every request is served.  With the world's `seats`, and few tokens a step, and
-    with as much host memory as it says."""
+    with as much host memory as it says; `request` makes them by number, row and time in ns."""
     policy = attrs.evolve(policy, batching=attrs.evolve(policy.batching, max_running=w.seats, max_batched_tokens=6))
     play, now = WorkerPlay(policy, WorkerState(0, w.capacity, host=Host(getattr(w, "host", 0)))), 0
     coming, due = list(enumerate(w.rows)), 0
-    most = 40 * sum(prompt + output for _, prompt, output, _ in w.rows) + sum(gap for gap, *_ in w.rows)
+    most = 40 * sum(prompt + output for _, prompt, output, *_ in w.rows) + sum(gap for gap, *_ in w.rows)
     while coming or play.worker.queue or play.worker.running:
         if now > most:
             left = f"{sorted(play.worker.queue)} wait, {sorted(play.worker.running)} run"
             raise RuntimeError(f"requests are never served: {left}")
         while coming and coming[0][1][0] + due <= now:
-            i, (gap, prompt, output, predicted) = coming.pop(0)
-            due += gap
-            play.arrive(Request(i, 0, now, Prompt(prompt), output + SPARE_TOKENS, predicted), output, now)
+            i, row = coming.pop(0)
+            due += row[0]
+            play.arrive(request(i, row, now), row[2], now)
         before, worker = play.state, play.worker
         plan = play.decide(now)
         decided = play.state
