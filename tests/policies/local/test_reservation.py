@@ -1,6 +1,5 @@
 """Admission by predicted outputs: which rules never run short of memory, and which of them admits more."""
 
-import attrs
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
@@ -17,7 +16,6 @@ from tests.support.policy_play import Play
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12), st.integers(1, 12), st.integers(0, 5)), max_size=12)
 """Requests as (steps after the one before, prompt, output, how much more was predicted)."""
 SAFE: tuple[Reserve, ...] = ("predicted", "profile")
-UNSAFE: tuple[Reserve, ...] = ("predicted-printed", "first-finish")
 
 
 def preemptions(batching: Batching, capacity: int, rows: list[tuple[int, int, int, int]]) -> int:
@@ -49,31 +47,6 @@ def test_safe_rules_never_run_short(
     """With outputs no longer than predicted no request is preempted, whatever the batching rule, and all are served."""
     rule = BATCHINGS[batching](max_batched_tokens=7, max_running=6, reserve=reserve)
     assert preemptions(rule, capacity, rows) == 0
-
-
-@pytest.mark.parametrize(
-    ("reserve", "capacity", "rows"),
-    [
-        ("first-finish", 20, [(0, 1, 2, 0), (0, 1, 11, 0), (1, 7, 10, 0)]),
-        ("predicted-printed", 21, [(0, 1, 9, 0), (0, 1, 9, 0), (1, 8, 8, 0)]),
-    ],
-)
-def test_printed_rules_run_short(reserve: Reserve, capacity: int, rows: list[tuple[int, int, int, int]]) -> None:
-    """With true predictions both printed rules let one request too many in, and the safe ones do not."""
-    whole = Chunked(reserve=reserve)
-    assert preemptions(whole, capacity, rows) > 0
-    for safe in SAFE:
-        assert preemptions(attrs.evolve(whole, reserve=safe), capacity, rows) == 0
-
-
-def test_a_bucket_s_lower_end_is_not_safe() -> None:
-    """A request that was predicted one token and produces nine grows out of memory under the safe rules, too."""
-    for reserve in SAFE:
-        play = Play(FCFS(batching=Chunked(reserve=reserve)), 20)
-        for _ in range(2):
-            play.arrive(prompt=5, output=9, predicted_output_tokens=1)
-        served(play)
-        assert any(isinstance(event, Preempted) for event in play.events)
 
 
 ENTRIES = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 20)), max_size=8).map(sorted)

@@ -6,15 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Preempted
 from fairsched.model.machine import DecodePiece, LatencyModel
-from fairsched.model.request import Prompt, Request, Workload
+from fairsched.model.request import Prompt, Request
 from fairsched.policies.batching import WholePrompts
 from fairsched.policies.catalog import SplitwiseMachine
 from fairsched.policies.orders import PromptsFirst, QueuedRequest
-from fairsched.policies.routers import RoundRobin
-from fairsched.verify.conformance.strategies import workloads
 from tests.support.policy_play import Play
 
 LATENCY = LatencyModel("test", "made for tests", 30, 7, 1_500, (DecodePiece(1, 50, 1, 2),), 40)
@@ -83,33 +80,3 @@ def test_the_cap_is_attained(cap: int) -> None:
     preempted = Counter(event.request_id for event in play.events if isinstance(event, Preempted))
     assert preempted[victim] == cap
     assert victim in play.finished()
-
-
-@given(workloads(jobs_max=14, span_ns=20_000), st.integers(1, 3), st.integers(1, 3))
-def test_no_request_is_preempted_beyond_the_cap(jobs: Workload, cap: int, running: int) -> None:
-    """P-SW-2: with outputs reserved, no request of any drawn world is preempted more often than the cap says."""
-    policy = machine(cap, running=running)
-    events = simulate_events(jobs, policy, RoundRobin(), LATENCY)
-    preempted = Counter(event.request_id for event in events if isinstance(event, Preempted))
-    assert max(preempted.values(), default=0) <= cap
-
-
-def test_without_the_cap_it_would_be_more() -> None:
-    """A seeded bug: where a capped request may still be displaced, the stream of prompts preempts it beyond the cap."""
-
-    class Uncapped(PromptsFirst):
-        def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
-            return 0 if queued.preemptions else super().rank_queued(queued, cached_tokens)
-
-        def preemption_rank_queued(
-            self, queued: QueuedRequest, generated_tokens: int, promoted_steps: int | None
-        ) -> int | None:
-            return self.preemptions_max
-
-    play = Play(SplitwiseMachine(order=Uncapped(1), batching=WholePrompts(50, 1)), 100)
-    victim = play.arrive(prompt=5, output=30)
-    for _ in range(8):
-        play.step(3)
-        play.arrive(prompt=5, output=2)
-    play.step(80)
-    assert sum(isinstance(event, Preempted) and event.request_id == victim for event in play.events) > 1

@@ -54,10 +54,6 @@ class Waiting:
         queued = self.queued(age)
         self.fronts = self.fronts.left(self.order, queued, 0, queued.request.client, admitted)
 
-    def first(self, group: int = 0) -> int:
-        """Age of the request of the group that goes first."""
-        return self.fronts.ranking(self.order, 3, CAPACITY).best(group)
-
 
 def order_of(order: RanksByKey, rows: list[Row], group: int = 0) -> list[int]:
     """Ages of a group's members in the order in which one decision would admit them."""
@@ -136,52 +132,6 @@ def test_larry_s_order_is_that_of_the_score(rows: list[Row], alpha_milli: int, g
 def test_keys_beyond_64_bits_are_exact(rows: list[Row], alpha_milli: int) -> None:
     """However large alpha is, the order is that of the score."""
     assert order_of(larry(alpha_milli), rows) == by_larry(rows, Fraction(alpha_milli, 1_000))
-
-
-def threshold(waiting: list[Row]) -> Fraction | None:
-    """alpha*: the least alpha above which the order is first come first served; None if no alpha is enough."""
-    queue, pairs = len(waiting), []
-    rows = sorted(waiting, key=lambda row: row[1])
-    for later, (memory_j, arrival_j, _) in enumerate(rows):
-        for memory_i, arrival_i, _ in rows[:later]:
-            if memory_i > memory_j:
-                if arrival_i == arrival_j:
-                    return None
-                pairs.append(Fraction((memory_i - memory_j) * 10**6 * queue, (arrival_j - arrival_i) * CAPACITY))
-    return max(pairs, default=Fraction(-1))
-
-
-@given(rows=st.lists(st.tuples(st.integers(1, CAPACITY), st.integers(0, 10**5), st.just(0)), min_size=1, max_size=6))
-def test_first_come_first_served_exactly_above_the_threshold(rows: list[Row]) -> None:
-    """P-LAR-2: from just above alpha* on the order is that of arrival, just below it is not; requests that came at one
-    instant with different sizes are never served in order by any alpha, if the larger is the older."""
-    limit, ages = threshold(rows), list(range(len(rows)))
-    if limit is None:
-        assert order_of(larry(10**15), rows) != ages
-        return
-    assert order_of(larry(int(limit * 1_000) + 1 if limit >= 0 else 0), rows) == ages
-    below = -(-limit * 1_000 // 1) - 1
-    if below >= 0:
-        assert order_of(larry(int(below)), rows) != ages
-
-
-def test_alpha_of_a_thousand_is_not_arrival_order() -> None:
-    """F-LAR-2: with a hundred waiting, 4,000 tokens of difference and a tenth of a second between two arrivals it takes
-    an alpha of 4,000,000 in tokens, and 250,000 in blocks."""
-    rows = [(4_001, 0, 0), (1, 100_000, 0), *((4_001, 10**9 + i, 0) for i in range(98))]
-    for unit, alpha in (("tokens", 4_000_000), ("blocks", 250_000)):
-        first = [
-            Waiting(orders.LarryOrder(milli, memory_unit=unit), rows).first()  # type: ignore[arg-type]
-            for milli in (1_000 * 1_000, 1_000 * alpha - 1, 1_000 * alpha + 1)
-        ]
-        assert first == [1, 1, 0]
-
-
-def test_the_printed_equation_serves_large_prompts_first() -> None:
-    """F-LAR-3: of two that came together the larger goes first as printed, and the smaller as meant."""
-    rows = [(2, 0, 0), (1, 0, 0)]
-    assert Waiting(orders.LarryPrintedOrder(), rows).first() == 0
-    assert Waiting(orders.LarryOrder(), rows).first() == 1
 
 
 @pytest.mark.parametrize(

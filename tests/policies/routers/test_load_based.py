@@ -40,16 +40,6 @@ def cluster_views(draw: st.DrawFn) -> ClusterView:
     return ClusterView(0, tuple(msgspec.structs.replace(draw(loads), worker=i) for i in ids))
 
 
-@given(cluster_views())
-def test_shortest_queue_is_joined(view: ClusterView) -> None:
-    """No worker has fewer requests (or tokens) than the one chosen, and of equals the lowest id is."""
-    requests = {w.worker: w.waiting_requests + w.running_requests for w in view.workers}
-    tokens = {w.worker: w.waiting_tokens + w.kv_capacity_tokens - w.kv_free_tokens for w in view.workers}
-    for router, load in ((JoinShortestQueue(), requests), (JoinShortestQueue(measure="tokens"), tokens)):
-        dispatch, _ = router.route(router.init(), request(0), view)
-        assert dispatch.worker == min((load[worker], worker) for worker in load)[1]
-
-
 def mean_queue(router: AnyRouter, workers: int = 16, steps: int = 90_000) -> float:
     """Mean requests at a worker, where they come and end at exponential times and nine come while ten could end.
 
