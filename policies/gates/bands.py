@@ -85,6 +85,13 @@ BAND_FIRST = th.Theorem(
     (th.MEM_RESERVE, th.GATE_RESPECTED, th.BACKLOGGED_DURING, th.NOTHING_REFUNDED, th.FLOOR_COVERS),
     bound="(A_k + g_k) U - 1",
 )
+BAND_LATE = th.Theorem(
+    "BAND-late",
+    "while a request of band k waits and may go, of which W_k are charged: s_k W_below <= A W_k + (A + 100) U - 1, and "
+    "s_k W_j <= (100 - s_k) W_below_j + A_j U + F for each band j above it, for shares s, and A their sum below a band",
+    "this library; BAND-share and BAND-first with every share of its time at its worst, and W_k of D-late",
+    rests_on=("BAND-share", "BAND-first"),
+)
 BAND_GATE = th.Theorem(
     "BAND-gate",
     "the band that goes waits and need not yield, none above it is such a band, and one goes if one waits below which "
@@ -117,7 +124,7 @@ BAND_INT64 = th.Theorem(
     "this library",
     bound="2^62",
 )
-THEOREMS = (BAND_RANGE, BAND_SHARE, BAND_FIRST, BAND_GATE, BAND_COUNT, BAND_REFUND, BAND_WITHIN, BAND_INT64)
+THEOREMS = (BAND_RANGE, BAND_SHARE, BAND_FIRST, BAND_LATE, BAND_GATE, BAND_COUNT, BAND_REFUND, BAND_WITHIN, BAND_INT64)
 
 
 # --- kernel ---------------------------------------------------------------------------------------------------------
@@ -148,9 +155,23 @@ def refunded(o: Algebra, lag: Vector, gain: Vector, cost: Vector, floor: Vector)
     return o.maximum(lag + cost - gain, 0 - floor)
 
 
-# --- gate -----------------------------------------------------------------------------------------------------------
+# --- what other bands are charged while a request waits ---------------------------------------------------------------
 
 PERCENT = 100
+
+
+def below_most(own: int, charge_max: int, share: int, lower: int) -> int:
+    """Return the most that bands below one are charged while that waits and is charged `own`."""
+    return (lower * own + (lower + PERCENT) * charge_max - 1) // share
+
+
+def above_most(below: int, charge_max: int, share: int, lower: int, floor: int) -> int:
+    """Return the most that a band is charged while one below it of this share waits, and those below are charged
+    so much."""
+    return ((PERCENT - share) * below + lower * charge_max + floor) // share
+
+
+# --- gate -----------------------------------------------------------------------------------------------------------
 
 
 def parsed(text: str) -> tuple[tuple[str, int], ...]:
@@ -490,6 +511,19 @@ class BandGate(BoundedGate[BandState]):
     def charge_max(self, limits: Limits) -> int:
         """U: most that clients of a band can be charged after the gate let them in, in cost units."""
         return self.inner.charge_max(limits)
+
+    def late_cost(self, band: int, own: int, limits: Limits) -> int | None:
+        """BAND-late: the most that clients of other bands are charged while a request of this band waits, of which
+        clients are charged `own`.  None where less is kept than the lower bands may have in flight."""
+        shares, charge_max = self._shares, self.charge_max(limits)
+        lower, share = sum(shares[band + 1 :]), shares[band]
+        if lower and self.kept < charge_max:
+            return None
+        total = own + (below_most(own, charge_max, share, lower) if lower else 0)
+        for above in reversed(range(band)):
+            lower = sum(shares[above + 1 :])
+            total += above_most(total, charge_max, share, lower, PERCENT * self.kept)
+        return total - own
 
     def service_gap_bound(self, clients: tuple[Client, ...], limits: Limits) -> int | None:
         """D-weighted for clients of one band (BAND-within), None for others."""

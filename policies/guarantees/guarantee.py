@@ -77,11 +77,20 @@ class GateGuarantee(Guarantee):
 
         None where it is not proved (`no_wait` says why).
         """
+        return self._worst(clients, limits, latency, sec.TURNS)
+
+    def worst_late(self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel) -> sec.WorstWait | None:
+        """T-late: the longest wait of a request that ranks first of all; None where it is not proved."""
+        return self._worst(clients, limits, latency, sec.LATE) if self.late_costs(clients, limits) else None
+
+    def _worst(
+        self, clients: tuple[Client, ...], limits: Limits, latency: LatencyModel, said_by: tuple[th.Theorem, ...]
+    ) -> sec.WorstWait | None:
         gate, pace = self.gate, self._pace(limits, latency)
         if pace is None or self.no_wait(limits, latency):
             return None
         rates, longest, short_steps = gate.charging.rates, (limits.prompt_tokens_max, limits.output_tokens_max), 0
-        terms, own_cost, said_by = bound_terms(gate, clients, limits), None, sec.TURNS
+        terms, own_cost, quanta = bound_terms(gate, clients, limits), None, 1 if said_by is sec.LATE else 2
         if isinstance(gate, gates.InBatchGate | gates.CounterGate) and len({*terms}) > 1:
             return None
         if isinstance(gate, gates.InBatchGate):
@@ -94,10 +103,29 @@ class GateGuarantee(Guarantee):
             # Where outputs are short, places in the batch bound what may be charged sooner than memory (U-optimistic).
             batch = charge_max_optimistic(rates, *longest, pace.running)
             terms = tuple(attrs.evolve(each, charge_max=min(each.charge_max, batch)) for each in terms)
-            turns, in_flight = _wait_costs(gate, terms)
+            turns, in_flight = _wait_costs(gate, terms, quanta)
             said_by = sec.COUNTED if isinstance(gate, gates.CounterGate) else said_by
         curve = sec.worker_curve(pace, rates, limits.prompt_tokens_max, short_steps)
         return sec.WorstWait(turns, in_flight, curve, pace, *longest, own_cost, said_by)
+
+    def late_costs(self, clients: tuple[Client, ...], limits: Limits) -> dict[str, int]:
+        """Return the most cost units that others are charged while a request waits that ranks first of all (D-late),
+        for the client that fares worst; by band, of all in its band (BAND-late), wherever clients are.
+
+        Empty where it is not proved: without such a gate, or where requests may be passed over.
+        """
+        gate, limits = self.gate, self._least(limits)
+        stated = isinstance(gate, gates.BandGate) or gates.deficit.D_LATE in gate.theorems
+        broken = th.REJOIN_KEEPS_DEBT in gate.broken_assumptions or self.skips or self._withdraws(limits)
+        if not stated or broken or limits.workers > 1 or getattr(gate, "in_flight_cap_tokens", None) is not None:
+            return {}
+        terms = bound_terms(gate, clients, limits)
+        others = sum(sec.wait_costs(terms, 1)) - max((each.charge_max - 1 for each in terms), default=0)
+        if isinstance(gate, gates.BandGate):
+            most = gate.charge_max(limits) - 1
+            beside = {name: gate.late_cost(band, others + most, limits) for band, name in enumerate(gate.names)}
+            return {name: others + cost for name, cost in beside.items() if cost is not None}
+        return {"": others}
 
     def window_wait(self, clients: tuple[Client, ...], limits: Limits, curve: ServiceCurve) -> sec.WindowWait | None:
         """T-window: the longest wait before servers that keep this curve; None where it is not proved."""
@@ -303,11 +331,11 @@ def wait_bound_cost(gate: gates.AnyGate, clients: tuple[Client, ...], limits: Li
     return None if isinstance(gate, gates.CounterGate) and len({*terms}) > 1 else sum(_wait_costs(gate, terms))
 
 
-def _wait_costs(gate: gates.AnyGate, terms: tuple[gates.BoundTerms, ...]) -> tuple[int, int]:
+def _wait_costs(gate: gates.AnyGate, terms: tuple[gates.BoundTerms, ...], quanta: int = 2) -> tuple[int, int]:
     """Return what is charged in turns of others and for what is in flight, where one of these clients waits."""
     if isinstance(gate, gates.CounterGate):
         return sec.counted_costs(len(terms), max((each.charge_max for each in terms), default=0))
-    return sec.wait_costs(terms)
+    return sec.wait_costs(terms, quanta)
 
 
 _NO_WAIT: dict[Any, str] = {

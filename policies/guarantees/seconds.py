@@ -101,6 +101,15 @@ T_WAIT = Theorem(
     bound="delay + W s",
     rests_on=("T-curve", "T-first", "T-longest", "D-A.2-weighted"),
 )
+T_LATE = Theorem(
+    "T-late",
+    "the same of a request that ranks first of all that wait, of which none is passed over, with the W of D-late: a "
+    "quantum less of each other client",
+    "this library; D-late on a service curve, which T-curve says",
+    (CAPACITY_FLOOR, STEPS_IN_TIME, NOTHING_REFUNDED),
+    bound="delay + W s",
+    rests_on=("T-curve", "T-first", "T-longest", "D-late"),
+)
 T_PAUSED_COST = Theorem(
     "T-paused-cost",
     "while one of n clients of equal quanta waits under the gate inside the batch, with at most R_f still to be "
@@ -165,9 +174,10 @@ T_WINDOW = Theorem(
 )
 _STEPS = (T_STEP, T_BATCH, T_PACE, T_CURVE, T_FIRST, T_LONGEST)
 TURNS: tuple[Theorem, ...] = (T_WAIT,)
+LATE: tuple[Theorem, ...] = (T_LATE,)
 COUNTED, PAUSED = (T_COUNTED_COST, T_WAIT_COUNTED), (T_REFILLS, T_PAUSED_COST, T_WAIT_PAUSED)
-"""What says a wait under a deficit gate, under a counter gate, and inside the batch."""
-SECONDS_THEOREMS = (*_STEPS, *TURNS, *PAUSED, *COUNTED, T_FIT, T_LIMITED, T_WINDOW)
+"""What says a wait under a deficit gate, there of the first in order, under a counter gate, and inside the batch."""
+SECONDS_THEOREMS = (*_STEPS, *TURNS, *LATE, *PAUSED, *COUNTED, T_FIT, T_LIMITED, T_WINDOW)
 
 # --- what a step does and takes ---------------------------------------------------------------------------------------
 
@@ -462,18 +472,19 @@ def pace_of(latency: LatencyModel, limits: Limits, step_tokens: int, memory_toke
     return pace_on(Performance.of(latency, context, running), context, step_tokens, running, least)
 
 
-def turns_cost(quantum_f: int, charge_max_f: int, quantum_g: int) -> int:
-    """Return what g may be charged in turns while f waits: two quanta, and one for each round in which f's debt is
-    paid."""
-    return 2 * quantum_g + quantum_g * (charge_max_f - 1) // quantum_f
+def turns_cost(quantum_f: int, charge_max_f: int, quantum_g: int, quanta: int = 2) -> int:
+    """Return what g may be charged in turns while f waits: two quanta (one, if f's request is first in order), and one
+    for each round in which f's debt is paid."""
+    return quanta * quantum_g + quantum_g * (charge_max_f - 1) // quantum_f
 
 
-def wait_costs(terms: tuple[BoundTerms, ...]) -> tuple[int, int]:
+def wait_costs(terms: tuple[BoundTerms, ...], quanta: int = 2) -> tuple[int, int]:
     """Return what is charged while a client waits, for the client that fares worst: in turns of others, and for what is
-    in flight at their end (D-A.2-weighted with every term at its largest).  O(kinds of clients squared)."""
+    in flight at their end (D-A.2-weighted, or with one quantum D-late, every term at its largest).  O(kinds of clients
+    squared)."""
     kinds = Counter(terms)
     turns = [
-        sum((count - (g == f)) * turns_cost(f.quantum, f.charge_max, g.quantum) for g, count in kinds.items())
+        sum((count - (g == f)) * turns_cost(f.quantum, f.charge_max, g.quantum, quanta) for g, count in kinds.items())
         for f in kinds
     ]
     # What is in flight, its own included, is the same for each.

@@ -22,7 +22,8 @@ factor, so that the clock cancels here too.  A request that is late is not given
 
 None of them promises anything: under overload the earliest deadline goes to requests that are late already.  A late
 request is not passed over, since what is late now depends on the clock.
-Under a gate (`edf+deficit`) deadlines count within a client: no client gains service by asking for more haste.
+Under a gate (`edf+deficit`) deadlines count within a client: no client gains service by asking for more haste.  What
+that costs a request that is due first of all, the gate says (D-late).
 """
 
 from collections.abc import Iterator

@@ -4,11 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.pricing import Rates, price
 from fairsched.model.serialization import to_json
 from fairsched.policies.gates import BandGate
+from fairsched.policies.gates.bands import PERCENT
 
 RATES = Rates(1, 2)
 BANDS = "high:60,middle:30,low:10"
@@ -97,6 +100,20 @@ def test_the_highest_that_waits_has_what_others_do_not_want(waiting: tuple[int, 
                 world.arrive(client)
         world.admit(7)
     assert [round(100 * charge / sum(world.charged)) for charge in world.charged] == shares
+
+
+@given(st.lists(st.integers(0, 1), min_size=3, max_size=3), st.integers(0, 2))
+def test_charges_count_as_the_band_that_waits_is_promised(waiting: list[int], band: int) -> None:
+    """What BAND-late says of shares: those below a band that waits count at least its share, and it at most theirs; and
+    a band above one that waits counts at least that one's share, and those below it at most the rest."""
+    gate = BandGate(bands=BANDS)
+    waiting[band] = 1
+    parts, shares = gate.parts(np.array(waiting)), gate.shares.tolist()
+    assert parts.of_own[band] >= shares[band]
+    assert parts.of_lower[band] <= sum(shares[band + 1 :])
+    for above in range(band):
+        assert parts.of_lower[above] >= shares[band]
+        assert parts.of_own[above] <= PERCENT - shares[band]
 
 
 def test_the_higher_band_goes_first() -> None:

@@ -36,7 +36,7 @@ from fairsched.policies.gates import (
     OpenGate,
 )
 from fairsched.policies.gates.counter import V_44, V_49, V_49_WORKER, V_CHANGE
-from fairsched.policies.gates.deficit import D_41, D_WEIGHTED
+from fairsched.policies.gates.deficit import D_41, D_LATE, D_WEIGHTED
 from fairsched.policies.guarantees import GateGuarantee, wait_bound_cost
 from fairsched.policies.guarantees.seconds import T_WAIT
 from fairsched.policies.registry import local_policy, with_parameters
@@ -102,6 +102,53 @@ def test_a_wait_is_the_longest_of_any_client(weights: list[int]) -> None:
 
     longest = max(waits(f) for f in range(len(weights)))
     assert wait_bound_cost(DeficitGate(quantum=7), clients(weights), LIMITS) == longest
+
+
+def late_costs(gate: AnyGate, of: tuple[Client, ...], limits: Limits = LIMITS, skips: bool = False) -> dict[str, int]:
+    """What others are charged while a request waits that is first in order, by band."""
+    return GateGuarantee(gate, Chunked(), skips).late_costs(of, limits)
+
+
+@given(weights=WEIGHTS)
+def test_the_first_in_order_waits_for_the_debt_of_its_client(weights: list[int]) -> None:
+    """D-late summed over all others, for the client that fares worst; nothing where there is no other."""
+
+    def waits(f: int) -> int:
+        own, others = 7 * weights[f], [7 * weight for i, weight in enumerate(weights) if i != f]
+        return sum(D_LATE.bound_cost(own, U, g, U) // own for g in others)  # type: ignore[misc]
+
+    assert late_costs(DeficitGate(quantum=7), clients(weights)) == {"": max(map(waits, range(len(weights))))}
+    assert late_costs(DeficitGate(quantum=7), clients(weights[:1])) == {"": 0}
+
+
+def test_the_first_in_order_waits_under_bands_for_shares() -> None:
+    """BAND-late, by hand, for two clients in the middle band; nothing above the lowest where less is kept than U."""
+    gate = BandGate(quantum=7, bands="high:20,middle:40,low:40", kept=300)
+    own = 7 + 2 * (U - 1)
+    whole = own + U - 1
+    below = (40 * whole + 140 * U - 1) // 40
+    above = (60 * (whole + below) + 80 * U + 100 * 300) // 40
+    costs = late_costs(gate, clients([1, 1]))
+    assert costs["middle"] == own + below + above
+    assert set(costs) == {"high", "middle", "low"}
+    assert set(late_costs(attrs.evolve(gate, kept=U - 1), clients([1, 1]))) == {"low"}
+
+
+def test_nothing_is_said_of_the_first_in_order_where_it_may_be_passed_over() -> None:
+    """Under a cap, where a prefix is waited for, before several workers, and of gates that have no such theorem."""
+    two = clients([1, 1])
+    others = (OpenGate(), CounterGate(), HierarchicalGate(), InBatchGate(), GlobalDeficitGate())
+    variants = (DeficitGate(in_flight_cap_tokens=30), DeficitGate(rejoin="reset"))
+    assert not any(late_costs(gate, two) for gate in (*others, *variants))
+    assert not late_costs(DeficitGate(), two, skips=True)
+    assert not late_costs(DeficitGate(), two, attrs.evolve(LIMITS, workers=2))
+    small = attrs.evolve(LIMITS, prompt_tokens_max=4, output_tokens_max=6)
+    guarantee = GateGuarantee(DeficitGate(), Chunked(max_batched_tokens=20), False)
+    late, longest = guarantee.worst_late(two, small, LATENCY), guarantee.worst_wait(two, small, LATENCY)
+    assert late is not None
+    assert longest is not None
+    assert (late.theorem.id, longest.cost - late.cost) == ("T-late", 4096)
+    assert attrs.evolve(guarantee, skips=True).worst_late(two, small, LATENCY) is None
 
 
 def test_u_of_a_cluster_is_of_all_its_workers() -> None:

@@ -270,7 +270,7 @@ def _refund_claim(kernel: v.Functions) -> v.Claim:
     return _counted_claim(bands.BAND_REFUND, event, lambda o, w: w.was + w.cost - w.gain)
 
 
-def claims(kernel: v.Functions = bands) -> tuple[v.Claim | v.SampledClaim, ...]:
+def claims(kernel: v.Functions = bands) -> tuple[v.Claim | v.ArithmeticClaim | v.SampledClaim, ...]:
     """The theorems about the bands whose kernel functions are `kernel`'s."""
     no_refunds = v.Need(lambda o, w: w.back <= 0, NOTHING_REFUNDED)
     covers = v.Need(lambda o, w: w.floor >= w.below, FLOOR_COVERS)
@@ -303,11 +303,41 @@ def claims(kernel: v.Functions = bands) -> tuple[v.Claim | v.SampledClaim, ...]:
             ),
             (v.Clause("S - X <= (A + g) U - 1", lambda o, w: _at_f(o, w, "S") - _at_f(o, w, "X") <= _both(o, w)),),
         ),
+        late(kernel),
         _gate_claim(kernel),
         _count_claim(kernel),
         _refund_claim(kernel),
         within(),
     )
+
+
+# --- what other bands are charged while a request waits ---------------------------------------------------------------
+
+
+@v.arithmetic(
+    bands.BAND_LATE,
+    ("s", "A", "U", "own", "X", "S", "below", "A_j", "F", "X_j", "S_j", "below_j", "above"),
+    *v.at_least(1, "s", "U"),
+    *v.at_least(0, "A", "own", "below", "A_j", "F", "below_j"),
+    v.Condition(lambda w: w.s <= bands.PERCENT),
+    v.Condition(lambda w: (w.A * w.own >= w.X) & (w.s * w.below <= w.S)),
+    v.Condition(lambda w: w.S - w.X <= w.A * w.U + bands.PERCENT * w.U - 1),
+    v.Condition(lambda w: (w.X_j >= w.s * w.above) & (w.S_j <= (bands.PERCENT - w.s) * w.below_j)),
+    v.Condition(lambda w: w.X_j - w.S_j <= w.A_j * w.U + w.F),
+    attained=lambda: (max(n for n in range(200) if 10 * n - 20 * 5 < 120 * 9), bands.below_most(5, 9, 10, 20)),
+)
+def late(w: SimpleNamespace, functions: v.Functions = bands) -> v.Shown:
+    """A band of share s, the shares below which come to A, and one above it; X and S count what BAND-first and
+    BAND-share say of them, where a charge to a band counts at least s of the band that waits and of those below it,
+    at most A of its own."""
+    most_below = functions.below_most(w.own, w.U, w.s, w.A)
+    most_above = functions.above_most(w.below_j, w.U, w.s, w.A_j, w.F)
+    return {
+        "less than one more below": w.s * (w.below - most_below) < w.s,
+        "those below": w.below <= most_below,
+        "less than one more above": w.s * (w.above - most_above) < w.s,
+        "one above": w.above <= most_above,
+    }
 
 
 # --- within a band ----------------------------------------------------------------------------------------------------
@@ -375,7 +405,16 @@ class _AllSeenGate(gates.BandGate):
 
 def bugs() -> tuple[v.Bug, ...]:
     """Small errors that have to be found."""
-    return (v.Bug("clients of other bands hold a band's refill back", within(_AllSeenGate)),)
+    return (
+        v.Bug("clients of other bands hold a band's refill back", within(_AllSeenGate)),
+        *v.reworded_bugs(
+            bands,
+            ("what those below have in flight is forgotten", late, "below_most", "lower + PERCENT", "lower"),
+            ("those below have their share of all", late, "below_most", "lower * own", "own"),
+            ("a band above has the share of the one that waits", late, "above_most", "PERCENT - share", "share"),
+            ("what was saved is forgotten", late, "above_most", " + floor", ""),
+        ),
+    )
 
 
 # --- runs that attain the bounds --------------------------------------------------------------------------------------

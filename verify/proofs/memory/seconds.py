@@ -269,28 +269,33 @@ def longest(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
     }
 
 
-@arithmetic(
-    seconds.T_WAIT,
-    (
-        *("Q_f", "U_f", "Q_g", "U_g", "D", "W_g", "back", "others", "rest"),
-        *("delay_ns", "ns", "cost", "t", "longest", "steps", "first", "taken"),
-    ),
+_WAIT = (
+    *("Q_f", "U_f", "Q_g", "U_g", "D", "W_g", "back", "others", "rest"),
+    *("delay_ns", "ns", "cost", "t", "longest", "steps", "first", "taken"),
+)
+_WAITS = (
     *at_least(1, "Q_f", "Q_g", "U_f", "U_g", "cost"),
     *at_least(0, "D", "back", "ns", "steps"),
     Condition(lambda w: w.back <= 0, NOTHING_REFUNDED),
     Condition(lambda w: w.U_f - 1 >= w.D),
-    Condition(lambda w: w.Q_f * w.W_g <= w.Q_f * (2 * w.Q_g + w.U_g - 1 + w.back) + w.Q_g * w.D),
     Condition(lambda w: w.others <= w.rest),
     Condition(lambda w: w.cost * (w.t - w.delay_ns) <= w.ns * (w.others + w.W_g), CAPACITY_FLOOR),
     Condition(lambda w: w.steps <= w.first),
     Condition(lambda w: w.taken <= w.steps * w.longest, STEPS_IN_TIME),
     Condition(lambda w: w.longest >= 0),
 )
-def wait(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
-    """By D-A.2-weighted g is charged W_g while f waits, and all others together `others`, at most `rest`; f is let in
-    after t, and has its first token after `steps` steps, which take `taken`."""
-    turns = functions.turns_cost(w.Q_f, w.U_f, w.Q_g)
-    beyond, rounds = w.W_g - 2 * w.Q_g - w.U_g + 1, turns - 2 * w.Q_g
+
+
+def _charged(quanta: int) -> Condition:
+    """Return what D-A.2-weighted says of W_g, and with one quantum D-late."""
+    return Condition(lambda w: w.Q_f * w.W_g <= w.Q_f * (quanta * w.Q_g + w.U_g - 1 + w.back) + w.Q_g * w.D)
+
+
+def _turns(w: SimpleNamespace, quanta: int, functions: Functions) -> Shown:
+    """While f waits g is charged W_g, and all others together `others`, at most `rest`; f is let in after t, and has
+    its first token after `steps` steps, which take `taken`."""
+    turns = functions.turns_cost(w.Q_f, w.U_f, w.Q_g, quanta)
+    beyond, rounds = w.W_g - quanta * w.Q_g - w.U_g + 1, turns - quanta * w.Q_g
     whole = w.rest + turns + w.U_g - 1
     until = ServiceCurve.time_ns(w, whole)  # type: ignore[arg-type]
     return {
@@ -305,6 +310,18 @@ def wait(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
         "the longest steps": w.longest * (w.first - w.steps) >= 0,
         "the first token": w.t + w.taken <= until + w.first * w.longest,
     }
+
+
+@arithmetic(seconds.T_WAIT, _WAIT, *_WAITS, _charged(2))
+def wait(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """Of any client that waits."""
+    return _turns(w, 2, functions)
+
+
+@arithmetic(seconds.T_LATE, _WAIT, *_WAITS, _charged(1))
+def late(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
+    """Of one whose request is first in order."""
+    return _turns(w, 1, functions)
 
 
 @arithmetic(
@@ -454,7 +471,7 @@ def limited(w: SimpleNamespace, functions: Functions = seconds) -> Shown:
 
 def claims() -> tuple[ArithmeticClaim, ...]:
     """Return the claims about the functions."""
-    waits = (wait, paused_cost, wait_paused, counted_cost, wait_counted)
+    waits = (wait, late, paused_cost, wait_paused, counted_cost, wait_counted)
     return tuple(text() for text in (step, batch, pace, curve, refills, first, longest, *waits, fit, limited, window))
 
 
@@ -500,5 +517,6 @@ def bugs() -> tuple[Bug, ...]:
         ("what comes meanwhile is forgotten", limited, "limited_steps", "(share - step_tokens)", "share"),
         ("a debt costs no rounds", wait, "turns_cost", "+ quantum_g *", "+ 0 *"),
         ("outputs are never charged late", window, "work_curve", "(rates.input + rates.output)", "rates.input"),
-        ("the last round is forgotten", wait, "turns_cost", "2 * quantum_g", "quantum_g"),
+        ("the last round is forgotten", wait, "turns_cost", "quanta * quantum_g", "quantum_g"),
+        ("credit is forgotten", late, "turns_cost", "quanta * quantum_g", "0"),
     )

@@ -86,7 +86,10 @@ def _promise(
     promise = guarantee.promise(clients, limits, latency)
     worst = guarantee.worst_wait(clients, usual, latency)
     alone = None if worst is None else worst.with_nothing_in_flight
-    arrivals = guarantee.limited_wait(count, usual, latency) if isinstance(guarantee, GateGuarantee) else None
+    late, first, arrivals = dict[str, int](), None, None
+    if isinstance(guarantee, GateGuarantee):
+        late, first = guarantee.late_costs(clients, usual), guarantee.worst_late(clients, usual, latency)
+        arrivals = guarantee.limited_wait(count, usual, latency)
     figures = {
         "policy": name,
         "latency_model": latency.name,
@@ -95,6 +98,8 @@ def _promise(
         "wait_prompt_tokens_max": usual.prompt_tokens_max,
         "wait_max_output_tokens": usual.output_tokens_max,
         "gap_bound": None if promise is None else promise.gap_bound,
+        "late_costs": late,
+        "late_ns": None if first is None else first.admission_ns,
         "wait_cost": None if worst is None else worst.cost,
         "wait_ns": None if worst is None else worst.admission_ns,
         "first_token_ns": None if worst is None else worst.first_token_ns(),
@@ -119,6 +124,7 @@ def _promise(
             print_lines(console, [f"Waits: nothing is promised in seconds, since {guarantee.no_wait(usual, latency)}."])
         else:
             print_lines(console, _waits(worst, alone))
+        print_lines(console, _late(late, first))
         if arrivals is not None:
             print_lines(console, _limited(arrivals))
         print_lines(console, _lowered(run, worst))
@@ -137,6 +143,14 @@ def _waits(worst: FirstTokenBound, alone: FirstTokenBound | None) -> Iterator[st
             f"A client with nothing in flight: let in after {alone.admission_ns / 1e9:,.3f} s ({alone.cost:,} cost "
             f"units), first token after {alone.first_token_ns() / 1e9:,.3f} s."
         )
+
+
+def _late(costs: dict[str, int], first: FirstTokenBound | None) -> Iterator[str]:
+    """Yield what is said of a request that is first in order."""
+    in_time = "" if first is None else f": for at most {first.admission_ns / 1e9:,.3f} s (T-late)"
+    for band, cost in costs.items():
+        where, by = (f", in its band {band}", "BAND-late") if band else ("", "D-late")
+        yield f"First in order{where}: let in before others are charged {cost:,} cost units more ({by}){in_time}"
 
 
 def _limited(limited: LimitedWait) -> Iterator[str]:
