@@ -227,6 +227,13 @@ class VirtualFinishFirst(_Composition, name="virtual-finish", order=orders.Virtu
     """The program that was served least, or needs least, first."""
 
 
+class LAS(_Composition, name="las", order=orders.LeastAttained):
+    """The program that attained least service first, where old service counts half after a half-life.
+
+    Source: llm-d-router's fairness policy `program-aware`.  New programs go before one that was ever served (F-LAS-1).
+    """
+
+
 # --- queue length and predicted outputs -----------------------------------------------------------------------------
 
 
@@ -341,7 +348,7 @@ COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical, DLPMBands),
     *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing),
     *(EDF, LeastSlackFirst, JITServe, Equinox, S3, PiA),
-    *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, VirtualFinishFirst, Preble, PreblePrinted),
+    *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, VirtualFinishFirst, LAS, Preble, PreblePrinted),
     *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, SplitwiseMachine),
     *(BatchLLM, HybridBatchLLM),
 )

@@ -286,7 +286,12 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         return replace(state, gate=self.gate.lent(state.gate, event.clients, event.units))
 
     def _finished(self, state: AnyLocalState, event: events.Finished) -> AnyLocalState:
-        return states.out(self.gate, state, event.request_id, event.output_tokens)
+        request = state.flights[event.request_id].entry.request
+        state = states.out(self.gate, state, event.request_id, event.output_tokens)
+        if not state.queue.extensions:
+            return state
+        queue = queues.after_end(state.queue, self.order, request, event.output_tokens, event.time_ns)
+        return state if queue is state.queue else replace(state, queue=queue)
 
     def _preempted(self, state: AnyLocalState, event: events.Preempted) -> AnyLocalState:
         generated = event.generated_tokens - state.flights[event.request_id].entry.generated_tokens

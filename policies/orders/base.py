@@ -76,7 +76,7 @@ Numbers = Map[int, int]
 
 
 class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
-    """What one ability of an order keeps beside the queue; it is told of each request that joins or leaves."""
+    """What one ability of an order keeps beside the queue; it is told of each request that joins, leaves or ends."""
 
     def joined(
         self, order: Ability, queued: QueuedRequest, group: int, cache: PrefixCache
@@ -88,6 +88,10 @@ class QueueExtension(msgspec.Struct, Generic[Ability], frozen=True, gc=False):
         self, order: Ability, queued: QueuedRequest, score: int, group: int, admitted: bool
     ) -> "QueueExtension[Ability]":
         """Return the extension after a request was admitted from the queue of `group`, or left it otherwise."""
+        return self
+
+    def finished(self, order: Ability, request: Request, output_tokens: int, time_ns: int) -> "QueueExtension[Ability]":
+        """Return the extension after a request ended with so much output."""
         return self
 
     derived: ClassVar[bool] = False

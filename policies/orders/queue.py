@@ -5,8 +5,8 @@ scores of its requests in order, and in one vector the best score of each group,
 sees.  A score packs the order's rank and the age of the request into one integer, so that scores are distinct and the
 larger goes first.
 
-What an order's abilities keep beside that is in `extensions`: they are told of each request that joins or leaves, and
-may choose another head of a group than its best request.  One ability stands here: orders that follow the cache
+What an order's abilities keep beside that is in `extensions`: they are told of each request that joins, leaves or ends,
+and may choose another head of a group than its best request.  One ability stands here: orders that follow the cache
 (`FollowsCache`).  New blocks can lengthen only the matches that stopped exactly where they begin and go on with their
 first key; an eviction can shorten only those that stopped in the node it cut.  So the work is proportional to what
 changed.  Some also group waiting requests that share a prefix, from time to time (`Regroups`).
@@ -320,6 +320,14 @@ def after_steps(queue: Queue, order: able.Promotes, steps: int, grouped: bool) -
         )
     extensions = queue.extended(promotions)
     return Queue(queue.entries, queue.ids, queue.scores, queue.queues, queue.heads, queue.arrivals, extensions)
+
+
+def after_end(queue: Queue, order: Order, request: Request, output_tokens: int, time_ns: int) -> Queue:
+    """Return the queue after a request ended.  O(1), and O(groups) heads if an ability counts what requests got."""
+    extensions = tuple([kept.finished(order, request, output_tokens, time_ns) for kept in queue.extensions])
+    if all(new is old for new, old in zip(extensions, queue.extensions, strict=True)):
+        return queue
+    return _with_heads(replace(queue, extensions=extensions), order, queue.queues)
 
 
 def after_insertion(

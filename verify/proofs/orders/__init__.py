@@ -21,6 +21,7 @@ def modules() -> tuple[ModuleType, ...]:
         batches,
         deadlines,
         larry,
+        least_attained,
         predicted_batches,
         preemption,
         shortest_prefill,
@@ -30,6 +31,6 @@ def modules() -> tuple[ModuleType, ...]:
     )
 
     return (
-        weighted_round_robin, weighted_round_robin_bound, larry, ageing, deadlines, shortest_prefill, predicted_batches,
-        batches, virtual_finish, preemption, admission
+        weighted_round_robin, weighted_round_robin_bound, larry, ageing, deadlines, shortest_prefill, least_attained,
+        predicted_batches, batches, virtual_finish, preemption, admission
     )  # fmt: skip
