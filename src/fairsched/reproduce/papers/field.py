@@ -3,8 +3,13 @@
 Their papers' traces are not public, or name models that are no preset here: the workloads are the generators' nearest.
 """
 
-from fairsched.engines.analysis import Run
-from fairsched.reproduce.row import Figures, Panel, Platform, fewer, number, rows_of
+from statistics import fmean
+
+import numpy as np
+
+from fairsched.engines.analysis import Measures, Run
+from fairsched.engines.workloads import with_account
+from fairsched.reproduce.row import Figures, Panel, Platform, Printed, fewer, number, rows_of
 from fairsched.reproduce.runs import A100, measured, rate, run, workload
 
 row = rows_of("field")
@@ -105,7 +110,49 @@ def response_ratio(on: Platform, seed: int) -> Figures:
     return found
 
 
+LAS_RATES = (16.0, 24.0, 32.0)
+"""Calls a second; 32 seats serve about four."""
+
+
+@row(
+    id="88",
+    about="least attained service of programs (Autellix, llm-d)",
+    panel="Autellix, abstract; llm-d's pull request 1534",
+    platform=Platform(A100),
+    setting="chats and trees of thoughts, a program each, at four times what 32 seats can do; `las` against FCFS, and "
+    "against turns of programs (`fcfs+deficit`)",
+    claims=(
+        Printed(
+            "programs at FCFS's latency", "rate at which LAS has FCFS's mean latency, over FCFS's", "4 to 15", 4, 15
+        ),
+        fewer("chats over turns", "LAS: mean latency of chats over that by turns", "programs with less service first"),
+    ),
+    note="Autellix preempts, and names long waits of calls as the cause; here they wait for a tenth of a program's "
+    "time under FCFS, and LAS charges a call when it ends, so that new trees take seats for all calls of a level at once. "
+    "llm-d prints latencies by the size of programs beside round robin's, which we could not read",
+    seconds=15,
+)
+def least_attained(on: Platform, seed: int) -> Figures:
+    """One workload at three rates, three policies at the first."""
+
+    def under(policy: str, rps: float) -> Run:
+        mixture = workload("mixed", on=on, seed=seed, parts="multi-turn+tree-of-thoughts", rate=rps, limit=1_500)
+        return run(with_account(mixture, "program"), policy, on=on, params={"max_running": 32})
+
+    def mean_us(of: Measures) -> float:
+        return measured(of.program_latency_us.mean, "a mean")
+
+    def chats_us(one: Run) -> float:
+        return fmean(mean_us(chat) for name, chat in one.clients.items() if name.startswith("multi-turn"))
+
+    las = [under("las", rps) for rps in LAS_RATES]
+    fcfs, turns = (under(name, LAS_RATES[0]) for name in ("fcfs", "fcfs+deficit"))
+    at = float(np.interp(mean_us(fcfs.measures), [mean_us(one.measures) for one in las], LAS_RATES))
+    return {"programs at FCFS's latency": at / LAS_RATES[0], "chats over turns": chats_us(las[0]) / chats_us(turns)}
+
+
 PANELS = (
+    Panel("Autellix, abstract; llm-d's pull request 1534", "programs by attained service", rows=("88",)),
     Panel("LMetric, abstract", "mean latencies against vLLM's and a production scheduler", rows=("83",)),
     Panel("HRRN, SGLang's pull request 32911", "latencies and throughput against FCFS", rows=("84",)),
 )
