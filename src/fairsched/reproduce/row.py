@@ -138,8 +138,8 @@ PAPERS = {
             "field",
             "Rules of the field: LMetric, highest response ratio next, least attained service",
             "arXiv 2603.15202; SGLang 32911; arXiv 2502.13965, llm-d 1534",
-            "LMetric is ahead of the fewest requests and of E2 everywhere, by 89 % in times to the first token for 92 % "
-            "printed; HRRN gains more than printed over FCFS; LAS gains chats a tenth, and no throughput",
+            "LMetric is ahead of the fewest requests and of E2 everywhere, by 89 % in times to the first token for 92 "
+            "% printed; HRRN gains more than printed over FCFS; LAS gains chats a tenth, and no throughput",
         ),
         Paper(
             "energy",

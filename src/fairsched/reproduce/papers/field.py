@@ -128,7 +128,7 @@ LAS_RATES = (16.0, 24.0, 32.0)
         fewer("chats over turns", "LAS: mean latency of chats over that by turns", "programs with less service first"),
     ),
     note="Autellix preempts, and names long waits of calls as the cause; here they wait for a tenth of a program's "
-    "time under FCFS, and LAS charges a call when it ends, so that new trees take seats for all calls of a level at once. "
+    "time under FCFS, and LAS charges a call when it ends, so that new trees take seats for all calls of a level. "
     "llm-d prints latencies by the size of programs beside round robin's, which we could not read",
     seconds=15,
 )
