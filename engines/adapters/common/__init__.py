@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.adapters.common.settings import Chosen, InsideSettings, Tested, choose, read_file
+    from fairsched.engines.adapters.common.settings import Chosen, InsideSettings, choose, probe, read_file
     from fairsched.engines.adapters.common.status import Outputs, TrackerStatus
     from fairsched.engines.adapters.common.tracker import Memory, RequestTracker, TrackedRequest
 else:
     __getattr__ = lazy_exports(__name__)
 
 __all__ = [
-    "Chosen", "InsideSettings", "Memory", "Outputs", "RequestTracker", "Tested", "TrackedRequest", "TrackerStatus",
-    "choose", "read_file"
+    "Chosen", "InsideSettings", "Memory", "Outputs", "RequestTracker", "TrackedRequest", "TrackerStatus", "choose",
+    "probe", "read_file"
 ]  # fmt: skip

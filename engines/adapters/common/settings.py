@@ -3,8 +3,9 @@
 An unknown key is refused.
 """
 
+import inspect
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import attrs
 import msgspec
@@ -44,8 +45,6 @@ class InsideSettings(Settings, frozen=True, kw_only=True):
     """Serve Prometheus metrics on this port."""
     metrics_host: Name = "127.0.0.1"
     """The address on which metrics are served."""
-    accept_untested_version: bool = False
-    """Start with a release of the engine that was not tested."""
 
     def registry(self) -> ClientRegistry:
         """Return the registry of the configured clients, the default client first."""
@@ -108,30 +107,34 @@ def own_file(name: str, rank: int) -> Path:
     return path.with_name(f"{path.stem}.{rank}{path.suffix}") if rank else path
 
 
-@attrs.frozen
-class Tested:
-    """The releases of an `engine` that were tested: from `first` on, below `below`.  `anyway` is how to try others."""
+def probe(engine: str, *uses: tuple[Any, str | type]) -> None:
+    """Raise `ConfigError` that lists what this release of `engine` lacks of the names that an adapter uses.
 
-    engine: str
-    first: tuple[int, int, int]
-    below: tuple[int, int, int]
-    anyway: str
+    `uses` says where in the engine (a class, or a value) which names are looked up: the members of a protocol, or
+    names in a line, of methods with their number of arguments.  A class has its attributes, and what it sets when made.
 
-    def require(self, version: str, accept_untested: bool = False) -> None:
-        """Raise `ValueError` for an untested version, unless it is accepted.
+    >>> probe("Python", (list, "append/1 sort"))
+    >>> probe("Python", (list, "append/2 peek"))
+    Traceback (most recent call last):
+    fairsched.engines.settings.ConfigError: fairsched cannot run in this Python, which lacks list.append/2, list.peek
+    """
+    lacks = [
+        f"{getattr(owner, '__name__', type(owner).__name__)}.{name}"
+        for owner, names in uses
+        for name in (names.split() if isinstance(names, str) else {**names.__annotations__, **vars(names)})
+        if (isinstance(names, str) or not name.startswith("_")) and not _has(owner, name)
+    ]
+    if lacks:
+        raise ConfigError(f"fairsched cannot run in this {engine}, which lacks {', '.join(lacks)}")
 
-        >>> Tested("vLLM", (0, 32, 0), (0, 33, 0), "...").require("0.32.0+cpu")
-        """
-        if not accept_untested and not self.includes(version):
-            first, below = (".".join(map(str, each)) for each in (self.first, self.below))
-            raise ValueError(
-                f"fairsched was tested with {self.engine} from {first} to below {below}, and this is {version}; "
-                f"the setting {self.anyway} tries it all the same"
-            )
 
-    def includes(self, version: str) -> bool:
-        """Return whether a version is among those that were tested; pre-releases are not."""
-        parts = version.split("+")[0].split(".")
-        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+def _has(owner: Any, name: str) -> bool:
+    name, _, arguments = name.partition("/")
+    if arguments:
+        try:
+            inspect.signature(getattr(owner, name)).bind(*range(int(arguments) + isinstance(owner, type)))
+        except (AttributeError, TypeError):
             return False
-        return self.first <= tuple(int(part) for part in parts) < self.below
+        return True
+    made = [vars(each).get("__init__") for each in owner.__mro__] if isinstance(owner, type) else []
+    return hasattr(owner, name) or any(name in each.__code__.co_names for each in made if inspect.isfunction(each))

@@ -2,11 +2,9 @@
 
 from typing import Literal
 
-from fairsched.engines.adapters.common import InsideSettings, Tested
+from fairsched.engines.adapters.common import InsideSettings
 from fairsched.engines.settings import Count, Name
 
-TESTED = Tested("SGLang", (0, 5, 23), (0, 5, 24), '"accept_untested_version = true"')
-"""Which releases of SGLang the hook was run with: its plugin registry, queue and prefix cache, without a GPU."""
 VARIABLE = "FAIRSCHED_SGLANG_CONFIG"
 """The environment variable that names the TOML file; scheduler processes inherit it."""
 GATEWAY = "gateway"

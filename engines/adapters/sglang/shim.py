@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from fairsched.engines.adapters.common import Chosen, Outputs, TrackerStatus, choose, read_file
-from fairsched.engines.adapters.sglang.settings import GATEWAY, TESTED, VARIABLE, SglangSettings
+from fairsched.engines.adapters.common import Chosen, Outputs, TrackerStatus, choose, probe, read_file
+from fairsched.engines.adapters.sglang.settings import GATEWAY, VARIABLE, SglangSettings
 from fairsched.engines.adapters.sglang.tracker import SglangRequest, SglangTracker
 from fairsched.engines.gateway import CLIENT_HEADER
 from fairsched.engines.serving import AdmissionGuard, EventBus, monitor_of
@@ -141,14 +141,18 @@ def register() -> None:
 
     Raises `ConfigError` or `ValueError` for what cannot be used.
     """
-    import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     settings = read_file(Path(os.environ[VARIABLE]), VARIABLE, SglangSettings)
-    TESTED.require(sglang.__version__, settings.accept_untested_version)
     policy = chosen(settings)
 
     def made(_: None, scheduling: Any, *args: Any, **kwargs: Any) -> None:
+        import sglang
+        from sglang.srt.managers.schedule_batch import Req
+
+        cache = "token_to_kv_pool_allocator req_to_token_pool evictable_size/0"
+        queue = (scheduling, "calc_priority enable_priority_scheduling")
+        probe(f"SGLang {sglang.__version__}", (Req, SglangRequest), queue, (scheduling.tree_cache, cache))
         scheduling.fairsched = Shim(settings, policy, scheduling, _place())
 
     def ordered(original: Any, scheduling: Any, waiting_queue: Any, *args: Any, **kwargs: Any) -> None:

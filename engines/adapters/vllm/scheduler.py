@@ -14,13 +14,15 @@ import vllm
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request as VllmCall
 
-from fairsched.engines.adapters.common import Outputs, TrackerStatus
+from fairsched.engines.adapters.common import Outputs, TrackerStatus, probe
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
+from fairsched.engines.adapters.vllm.protocol import VllmRequest
 from fairsched.engines.adapters.vllm.queue import FairQueue
-from fairsched.engines.adapters.vllm.settings import TESTED, VllmSettings, chosen, read_settings, unreserved_tokens
+from fairsched.engines.adapters.vllm.settings import VllmSettings, chosen, read_settings, unreserved_tokens
 from fairsched.engines.adapters.vllm.tracker import VllmTracker
 from fairsched.engines.serving import AdmissionGuard, ClientRegistry, EventBus, monitor_of, require_certificate
 from fairsched.engines.settings import ConfigError
@@ -36,7 +38,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         settings = read_settings(self.vllm_config.additional_config, os.environ)
-        TESTED.require(vllm.__version__, settings.accept_untested_version)
+        _probe(self)
         _check(self, settings)
         policy = chosen(settings, self.max_num_scheduled_tokens)
         memory = KvMemory(self.kv_cache_manager, self.block_size, self.num_lookahead_tokens, settings.reserve_outputs)
@@ -115,6 +117,23 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not among 
             self._event_log.complete(self.tracker.guard.state)
         self._outputs.report()
         super().shutdown()
+
+
+def _probe(scheduler: Any) -> None:
+    """Refuse a release without what is used of it.  Raises `ConfigError`."""
+    manager = scheduler.kv_cache_manager
+    probe(
+        f"vLLM {vllm.__version__}",
+        (VllmCall, VllmRequest),
+        (VllmCall, "num_stale_output_tokens drop_stale_output"),
+        (AsyncScheduler, "schedule _update_after_schedule/1 update_from_output/2 finish_requests/2 shutdown/0"),
+        (AsyncScheduler, "_preempt_request/2 _handle_blocked_waiting_request/1"),
+        (scheduler, "waiting running max_num_active_reqs max_num_running_reqs max_num_scheduled_tokens max_model_len"),
+        (scheduler, "block_size num_lookahead_tokens num_spec_tokens kv_cache_config is_encoder_decoder policy"),
+        (manager, "get_computed_blocks/1 get_blocks/1 block_pool"),
+        (manager.block_pool, "get_num_free_blocks/0"),
+        (FairQueue, " ".join(RequestQueue.__abstractmethods__)),
+    )
 
 
 def _check(scheduler: Any, settings: VllmSettings) -> None:

@@ -4,11 +4,9 @@ variable names.  Both reach the engine core in its own process.  An unknown key 
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairsched.engines.adapters.common import Chosen, InsideSettings, Tested, choose, read_file
+from fairsched.engines.adapters.common import Chosen, InsideSettings, choose, read_file
 from fairsched.engines.settings import ConfigError, Name, NotNegative, made
 
-TESTED = Tested("vLLM", (0, 32, 0), (0, 33, 0), '"accept_untested_version": true')
-"""Which releases of vLLM the scheduler was run with, on CPU."""
 TABLE = "fairsched"
 """The key of the table in vLLM's additional configuration."""
 VARIABLE = "FAIRSCHED_VLLM_CONFIG"

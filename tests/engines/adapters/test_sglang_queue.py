@@ -312,15 +312,17 @@ class Registry:
 
 @pytest.fixture
 def sglang(monkeypatch: pytest.MonkeyPatch) -> type[Registry]:
-    """An SGLang of which there is no more than a version and a registry."""
+    """An SGLang of which there is no more than a version, a registry, and requests."""
     Registry.hooks = []
     package, module = ModuleType("sglang"), ModuleType("sglang.srt.plugins.hook_registry")
     package.__version__ = "0.5.23"  # type: ignore[attr-defined]
     module.HookRegistry = Registry  # type: ignore[attr-defined]
     module.HookType = SimpleNamespace(AFTER="after", AROUND="around")  # type: ignore[attr-defined]
-    for name, each in (("sglang", package), ("sglang.srt.plugins.hook_registry", module)):
+    requests = ModuleType("sglang.srt.managers.schedule_batch")
+    requests.Req = StandInReq  # type: ignore[attr-defined]
+    for name, each in (("sglang", package), (module.__name__, module), (requests.__name__, requests)):
         monkeypatch.setitem(sys.modules, name, each)
-    for name in ("sglang.srt", "sglang.srt.plugins"):
+    for name in ("sglang.srt", "sglang.srt.plugins", "sglang.srt.managers"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.delenv(VARIABLE, raising=False)
     return Registry
@@ -363,27 +365,24 @@ def test_asked_it_hooks_the_policy_and_its_order(
 
 
 @pytest.mark.parametrize(
-    ("text", "version", "match"),
-    [
-        ("polcy = 1", "0.5.23", "polcy"),
-        ('policy = "dlpm"', "0.5.23", "dlpm looks at"),
-        ("", "0.5.24", r"from 0\.5\.23 to below 0\.5\.24, and this is 0\.5\.24"),
-        (None, "0.5.23", "cannot be read"),
-    ],
+    ("text", "match"),
+    [("polcy = 1", "polcy"), ('policy = "dlpm"', "dlpm looks at"), (None, "cannot be read")],
 )
 def test_what_cannot_be_followed_stops_the_engine(
-    sglang: type[Registry], asked: Callable[[str | None], None], text: str | None, version: str, match: str
+    sglang: type[Registry], asked: Callable[[str | None], None], text: str | None, match: str
 ) -> None:
     """SGLang goes on without a plugin that raises, so this leaves with one line instead."""
-    sys.modules["sglang"].__version__ = version  # type: ignore[attr-defined]
     with pytest.raises(SystemExit, match=match) as stopped:
         asked(text)
     assert str(stopped.value).startswith("fairsched")
     assert sglang.hooks == []
 
 
-def test_an_untested_version_may_be_accepted(sglang: type[Registry], asked: Callable[[str | None], None]) -> None:
-    """On demand."""
-    sys.modules["sglang"].__version__ = "0.6.0"  # type: ignore[attr-defined]
-    asked("accept_untested_version = true\n")
-    assert len(sglang.hooks) == 2
+def test_a_release_without_what_the_hook_reads_is_refused(
+    sglang: type[Registry], asked: Callable[[str | None], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, when the scheduler starts, whatever the release calls itself."""
+    asked('policy = "vtc"\n')
+    monkeypatch.setattr(sys.modules["sglang.srt.managers.schedule_batch"], "Req", type("Req", (), {"rid": ""}))
+    with pytest.raises(ConfigError, match=r"SGLang 0\.5\.23, which lacks Req\.origin_input_ids, .*Req\.finished_len"):
+        sglang.hooks[0][1](None, StandInPolicy("fcfs", 10, 1))

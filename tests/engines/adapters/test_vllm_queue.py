@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.engines.adapters.common import TrackerStatus
+from fairsched.engines.adapters.common import TrackerStatus, probe
 from fairsched.engines.adapters.vllm.memory import KvMemory, Prefixes
-from fairsched.engines.adapters.vllm.settings import TESTED, VARIABLE, VllmSettings, read_settings
+from fairsched.engines.adapters.vllm.protocol import VllmRequest
+from fairsched.engines.adapters.vllm.settings import VARIABLE, VllmSettings, read_settings
 from fairsched.engines.serving import client_name
 from fairsched.engines.settings import ConfigError
 from fairsched.model import events as ev
@@ -359,12 +360,11 @@ def test_settings_come_from_the_command_line_or_a_file(tmp_path: Path) -> None:
         read_settings({}, {VARIABLE: str(file)})
 
 
-def test_only_tested_versions_are_accepted() -> None:
-    """Releases from 0.32.0 to below 0.33; others only on demand."""
-    versions = ("0.32.0", "0.32.4+cpu", "0.31.9", "0.33.0", "0.32.0rc1", "dev")
-    assert [version for version in versions if TESTED.includes(version)] == ["0.32.0", "0.32.4+cpu"]
-    with pytest.raises(ValueError, match=r"0\.33\.0; .*accept_untested_version"):
-        TESTED.require("0.33.0")
+def test_a_release_is_refused_for_what_it_lacks() -> None:
+    """By name: attributes set when a request is made, and the arguments of methods."""
+    probe("vLLM 1", (stand.StandInRequest, VllmRequest), (stand.StandInRequest, "is_finished/0"))
+    with pytest.raises(ConfigError, match=r"this vLLM 1, which lacks StandInRequest\.is_finished/1, .*\.priority$"):
+        probe("vLLM 1", (stand.StandInRequest, "is_finished/1 request_id priority"))
 
 
 def test_the_report_is_json_and_says_what_was_served(tmp_path: Path) -> None:
