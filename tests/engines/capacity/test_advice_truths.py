@@ -17,9 +17,9 @@ SPAN = 500.0
         ("two servers", "own"),
         ("overload", "csv"),
         ("idle", "nginx"),
-        ("burst", "envoy"),
+        ("burst", "nginx"),
         ("long prompts", "csv"),
-        ("agents", "litellm"),
+        ("agents", "own"),
     ],
 )
 def test_what_is_advised_is_right_and_its_interval_holds_the_truth(tmp_path: Path, kind: str, form: str) -> None:

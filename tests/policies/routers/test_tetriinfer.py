@@ -82,25 +82,6 @@ def test_the_lower_end_lets_more_in() -> None:
 
 # --- flips ------------------------------------------------------------------------------------------------------------
 
-COURSES = st.lists(
-    st.tuples(st.integers(1, 50), st.lists(st.integers(0, 2), min_size=5, max_size=5)), min_size=1, max_size=30
-)
-"""Time between two decisions, and how many requests wait at each of five workers."""
-
-
-@given(COURSES, st.integers(1, 4), st.sampled_from([0, 10]), st.integers(0, 60))
-def test_a_phase_keeps_a_worker(course: list[tuple[int, list[int]]], prefill: int, percent: int, patience: int) -> None:
-    """However loads go, each phase is served, one worker flips at a time, and what flips is given nothing (P-TI-4)."""
-    flips, now = NO_FLIPS, 0
-    for gap, waiting in course:
-        now += gap
-        loads = tuple(load(i, "prefill" if i < prefill else "decode", count) for i, count in enumerate(waiting))
-        flips = advanced(flips, loads, now, percent, patience, 6)
-        serving = as_they_serve(flips, loads)
-        assert {each.role for each in serving} == {"prefill", "decode"}
-        assert len(flips.under_way) <= 1
-        assert not {each.worker for each in serving} & set(flips.under_way)
-
 
 def test_an_idle_worker_flips_to_the_phase_with_load() -> None:
     """It is blocked at once, drains, serves the other phase after the switch, and stays if all are idle."""

@@ -1,4 +1,4 @@
-"""Servers whose truth is known, independent of fairsched: ten kinds of load, a server of its own, six kinds of log.
+"""Servers whose truth is known, independent of fairsched: kinds of load, a server of its own, and what its log has.
 
 A server takes requests in order of arrival, or from under a gate that refills credit; steps mix decodes with chunks of
 prompts.  It stands beside the simulator so that advice is held against something that does not share its faults.
@@ -16,21 +16,8 @@ from pathlib import Path
 
 import attrs
 
-TEAMS = (
-    "search",
-    "legal",
-    "Übersetzung",
-    "客服",
-    "finance",
-    "hr",
-    "devtools",
-    "marketing",
-    "mobile",
-    "data",
-    "qa",
-    "ops",
-)
-FLOODER, SECOND = "batch", "evals"
+TEAMS = ("search", "legal", "Übersetzung", "客服", "finance", "hr", "devtools", "marketing", "mobile", "data", "qa")
+FLOODER = "batch"
 START = 1_795_000_000.0
 QUANTUM = 4_096
 
@@ -67,43 +54,32 @@ def _sent(
     client: str,
     start: float,
     stop: float,
-    rate: Callable[[float], float],
-    most: float,
+    rate: float,
     prompt: tuple[float, float] = (6.3, 0.8),
     output: tuple[float, float] = (4.7, 0.8),
 ) -> Iterator[Call]:
-    """Yield requests of a client, `rate` a second at each time and at most `most`, with lognormal lengths."""
+    """Yield requests of a client, `rate` a second, with lognormal lengths."""
     now = start
-    while (now := now + draw.expovariate(most)) < stop:
-        if draw.random() * most < rate(now):
-            lengths = (max(1, int(draw.lognormvariate(*each))) for each in (prompt, output))
-            asked, told = next(lengths), next(lengths)
-            yield Call(now, client, min(asked, 60_000), min(told, 2_000), draw.random() < 0.75)
+    while (now := now + draw.expovariate(rate)) < stop:
+        asked, told = (max(1, int(draw.lognormvariate(*each))) for each in (prompt, output))
+        yield Call(now, client, min(asked, 60_000), min(told, 2_000), draw.random() < 0.75)
 
 
-def _teams(
-    draw: random.Random,
-    stop: float,
-    total: float,
-    shape: Callable[[float], float] = lambda _: 1.0,
-    most: float = 1.0,
-    names: tuple[str, ...] = TEAMS,
-) -> Iterator[Call]:
-    for name in names:
-        own = total / len(names) * draw.uniform(0.5, 1.5)
-        yield from _sent(draw, name, 0, stop, lambda t, own=own: own * shape(t), own * most)  # type: ignore[misc]
-        yield from _sent(draw, name, 0, stop, lambda t, own=own: 0.003 * own, 0.003 * own, (10.5, 0.3))  # type: ignore[misc]
+def _teams(draw: random.Random, stop: float, total: float) -> Iterator[Call]:
+    for name in TEAMS:
+        own = total / len(TEAMS) * draw.uniform(0.5, 1.5)
+        yield from _sent(draw, name, 0, stop, own)
+        yield from _sent(draw, name, 0, stop, 0.003 * own, (10.5, 0.3))
 
 
-def _flood(draw: random.Random, span: float, rate: float, name: str = FLOODER, share: float = 0.25) -> Iterator[Call]:
-    start = span / 3
-    return _sent(draw, name, start, start + span * share, lambda _: rate, rate, (6.8, 0.4), (5.2, 0.4))
+def _flood(draw: random.Random, span: float, rate: float) -> Iterator[Call]:
+    return _sent(draw, FLOODER, span / 3, span * 7 / 12, rate, (6.8, 0.4), (5.2, 0.4))
 
 
 def _bursts(draw: random.Random, span: float) -> Iterator[Call]:
     for i in range(3):
         at = span * (0.15 + 0.3 * i)
-        yield from _sent(draw, FLOODER, at, at + 0.03 * span, lambda _: 30.0, 30.0, (6.8, 0.4), (5.2, 0.4))
+        yield from _sent(draw, FLOODER, at, at + 0.03 * span, 30.0, (6.8, 0.4), (5.2, 0.4))
 
 
 def _agents(draw: random.Random, span: float) -> Iterator[Call]:
@@ -116,14 +92,6 @@ def _agents(draw: random.Random, span: float) -> Iterator[Call]:
         assert last is not None
         last.at = span / 4 + draw.random() * span / 4
         yield last
-
-
-def _adapters(draw: random.Random, span: float) -> Iterator[Call]:
-    """Yield calls of thirty adapters, of which three are asked for far more often for a while."""
-    names = tuple(f"lora-{i}" for i in range(30))
-    yield from _teams(draw, span, 3.0, names=names)
-    for name in names[:3]:
-        yield from _flood(draw, span, 5.0, name)
 
 
 def _with(
@@ -144,11 +112,8 @@ TRUTHS = {
     "idle": Truth(_with(2), "leave"),
     "burst": Truth(_with(3, _bursts), "gate"),
     "long prompts": Truth(
-        _with(3, lambda d, s: _sent(d, FLOODER, s / 3, 2 * s / 3, lambda _: 0.5, 0.5, (10.4, 0.3), (3.0, 0.3))), "gate"
+        _with(3, lambda d, s: _sent(d, FLOODER, s / 3, 2 * s / 3, 0.5, (10.4, 0.3), (3.0, 0.3))), "gate"
     ),
-    "two floods": Truth(_with(3, lambda d, s: _flood(d, s, 8), lambda d, s: _flood(d, s, 8, SECOND)), "gate"),
-    "diurnal": Truth(lambda d, s: _teams(d, s, 6, lambda t: 1 - math.cos(2 * math.pi * t * 2 / s), 2.0), "capacity"),
-    "adapters": Truth(_adapters, "gate"),
     "agents": Truth(_with(3, _agents), "gate"),
 }
 
@@ -316,85 +281,7 @@ def _nginx(call: Call, draw: random.Random) -> dict[str, object]:
     }
 
 
-def _streamed(call: Call) -> float:
-    """Return when the first token of a call is logged: that of a whole answer is its end."""
-    return call.first if call.streams else call.end
-
-
-def _envoy(call: Call, draw: random.Random) -> dict[str, object]:
-    """Return a row of Envoy, of which some streams have no usage and some no client."""
-    usage = draw.random() > 0.08
-    return {
-        "start_time": _iso(call.at),
-        "method": "POST",
-        "response_code": 200,
-        "response_flags": "-",
-        "duration": int(1e3 * (call.end - call.at)),
-        "ttft_ms": int(1e3 * (_streamed(call) - call.at)),
-        "content_type": "text/event-stream; charset=utf-8" if call.streams else "application/json",
-        "upstream_host": f"10.0.0.{10 + call.server}:8000",
-        "client": call.client if draw.random() > 0.01 else None,
-        "gen_ai.request.model": "llama-70b",
-        "gen_ai.usage.input_tokens": call.prompt if usage else None,
-        "gen_ai.usage.output_tokens": call.output if usage else None,
-        "x-envoy-origin-path": "/v1/chat/completions",
-    }
-
-
-def _payload(call: Call, draw: random.Random) -> dict[str, object]:
-    """Return LiteLLM's standard logging payload: three keys a team, some calls with an end user, some that failed."""
-    failed, key = draw.random() < 0.02, f"{call.client}-key{draw.randint(1, 3)}"
-    user = f"{call.client}-u{draw.randint(1, 40)}" if draw.random() < 0.6 else ""
-    times = (call.at, call.at + 0.2, call.at + 0.2) if failed else (call.at, _streamed(call), call.end)
-    start, first, end = (round(START + at, 6) for at in times)
-    return {
-        "call_type": "acompletion",
-        "litellm_call_id": str(draw.getrandbits(64)),
-        "stream": call.streams or None,
-        "status": "failure" if failed else "success",
-        "startTime": start,
-        "completionStartTime": first,
-        "endTime": end,
-        "model": "openai/meta-llama/Llama-3.1-70B-Instruct",
-        "api_base": f"http://10.0.0.{10 + call.server}:8000/v1",
-        "metadata": {
-            "user_api_key_hash": f"h{key}",
-            "user_api_key_alias": key,
-            "user_api_key_team_alias": call.client,
-            "user_api_key_end_user_id": user or None,
-        },
-        "end_user": user,
-        "prompt_tokens": 0 if failed else call.prompt,
-        "completion_tokens": 0 if failed else call.output,
-        "model_parameters": {"stream": call.streams, "max_tokens": 2_000},
-        "error_information": {"error_code": "429" if failed else ""},
-    }
-
-
-def _spend(call: Call, draw: random.Random) -> dict[str, object]:
-    """Return a row of LiteLLM's spend log."""
-    start, first, end = (_iso(at).replace("T", " ")[:23] for at in (call.at, _streamed(call), call.end))
-    return {
-        "request_id": f"chatcmpl-{draw.getrandbits(64)}",
-        "call_type": "acompletion",
-        "prompt_tokens": call.prompt,
-        "completion_tokens": call.output,
-        "startTime": start,
-        "endTime": end,
-        "completionStartTime": first,
-        "model": "meta-llama/Llama-3.1-70B",
-        "api_base": f"http://10.0.0.{10 + call.server}:8000/v1",
-        "user": "default_user_id",
-        "metadata": json.dumps({"user_api_key_team_alias": call.client}, ensure_ascii=False),
-        "team_id": call.client,
-        "end_user": "",
-        "status": "success",
-    }
-
-
-FORMATS: dict[str, Callable[[Call, random.Random], dict[str, object]]] = {
-    "csv": _clean, "own": _own, "nginx": _nginx, "envoy": _envoy, "litellm": _payload, "spend": _spend,
-}  # fmt: skip
+FORMATS = {"csv": _clean, "own": _own, "nginx": _nginx}
 
 
 def write_log(path: Path, calls: list[Call], form: str) -> Path:
@@ -402,7 +289,7 @@ def write_log(path: Path, calls: list[Call], form: str) -> Path:
     draw = random.Random(1)
     rows = [FORMATS[form](call, draw) for call in sorted(calls, key=lambda call: call.end)]
     with path.open("w", newline="") as file:
-        if form in ("csv", "spend"):
+        if form == "csv":
             table = csv.DictWriter(file, list(rows[0]))
             table.writeheader()
             table.writerows(rows)

@@ -1,6 +1,4 @@
-"""Prefill and decode workers: what one deficit for both bounds, what gates of their own do not, and runs of both."""
-
-from types import SimpleNamespace
+"""Prefill and decode workers in runs under one deficit for both; what bounds them is S-gap, S-U-prefill, S-U-decode."""
 
 import pytest
 from msgspec.structs import replace
@@ -9,14 +7,11 @@ from fairsched.engines.analysis import Run
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.machine import PRESETS
-from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.worker import WorkerState
 from fairsched.policies.gates import GlobalDeficitGate
-from fairsched.policies.gates.shared import decode_charge_max, prefill_charge_max
 from fairsched.policies.registry import LOCAL_POLICIES
 from fairsched.verify.conformance import WorkerPlay
-from fairsched.verify.proofs.gates import phases as scenarios
 
 pytestmark = pytest.mark.kept
 
@@ -37,19 +32,6 @@ def _both_wait(each: int) -> Workload:
 def _run(policy: str, each: int = 200, memory: int = 4_000, **params: int) -> Run:
     fleet = (WorkerSpec(LATENCY, memory, role="prefill"), WorkerSpec(LATENCY, memory, role="decode"))
     return simulate(_both_wait(each), policy, "jsq-split", cluster=Cluster(LATENCY, fleet), params=params)
-
-
-@pytest.mark.parametrize("ticks", [100, 400])
-def test_one_deficit_for_both_phases_bounds_what_others_let_grow(ticks: int) -> None:
-    """In the world that refutes gates of their own the gap under the shared one stays, whatever the length."""
-    gaps: dict[str, int] = {}
-    for gates in scenarios.POLICIES:
-        gap = scenarios.gap_max(SimpleNamespace(**scenarios.world(gates, ticks)))
-        assert gap is not None
-        gaps[gates] = gap
-    assert gaps["shared"] <= scenarios.bound_cost("shared")
-    assert gaps["prefill"] >= ticks
-    assert gaps["each"] >= ticks
 
 
 def test_a_run_is_judged_by_the_bound_of_both_phases() -> None:
@@ -88,15 +70,3 @@ def test_a_client_s_landed_requests_go_before_its_others() -> None:
     assert isinstance(policy.gate, GlobalDeficitGate)
     play.state = replace(play.state, gate=policy.gate.held(play.state.gate, 0, 1))
     assert [admission.client for admission in play.decide(0).admit] == [1]
-
-
-@pytest.mark.parametrize("memory", [3, 4, 17])
-def test_the_u_of_each_kind_of_worker_is_no_more_than_that_of_both(memory: int) -> None:
-    """A worker of one phase can charge no more than one of both; by hand for three tokens."""
-    rates = Rates(1, 2)
-    both = 2 * memory - 1
-    assert prefill_charge_max(rates, memory) <= both
-    assert decode_charge_max(rates, memory) <= both
-    assert (prefill_charge_max(rates, 3), decode_charge_max(rates, 3)) == (4, 3)
-    # With dear outputs many short requests are worse, and the general constant is used.
-    assert prefill_charge_max(Rates(1, 5), memory) == 5 * memory - 4
