@@ -23,7 +23,12 @@ LATE_TOKENS = 2
 """Of a stream whose caller left so many may be computed: a gateway may learn it when it passes on the next."""
 _CLAIMS = (
     *("x-client", "x-client-id", "x-user", "x-user-id", "x-forwarded-user", "x-tenant", "x-fairsched-client"),
-    *("x-gateway-inference-fairness-id", "x-litellm-end-user-id", "openai-organization"),
+    *(
+        "x-gateway-inference-fairness-id",
+        "x-llm-d-inference-fairness-id",
+        "x-litellm-end-user-id",
+        "openai-organization",
+    ),
 )
 """Headers in which a caller may say that it is another one."""
 

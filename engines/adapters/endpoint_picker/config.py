@@ -12,7 +12,16 @@ from msgspec import Meta
 
 from fairsched.engines.gateway import StoreConfig
 from fairsched.engines.serving import BUDGET_MS
-from fairsched.engines.settings import ConfigError, Count, NotNegative, Seconds, Settings, check_changes, read_settings
+from fairsched.engines.settings import (
+    ConfigError,
+    Count,
+    Name,
+    NotNegative,
+    Seconds,
+    Settings,
+    check_changes,
+    read_settings,
+)
 
 Tokens = Annotated[int, Meta(ge=2)]
 Address = Annotated[
@@ -81,8 +90,8 @@ class PickerConfig(Settings, frozen=True):
     """Any router, over what the picker has in flight."""
     decision_budget_ms: Count = BUDGET_MS
     """How long a decision of the policy or the router may take; a later one fails."""
-    header: str = "x-gateway-inference-fairness-id"
-    """Names the client; let only your gateway set it."""
+    headers: tuple[Name, ...] = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+    """The first that a call has names its client (llm-d's, and the extension's); let only your gateway set them."""
     bytes_per_token: Count = 4
     """Divides a prompt's bytes into tokens."""
     default_output_tokens: Count = 1024

@@ -110,7 +110,8 @@ class Exchange:
         return [wire.request_headers(endpoint)]
 
     async def _place(self) -> str:
-        client = self._headers.get(self._config.header.lower(), "").strip()
+        said = (self._headers.get(header.lower(), "").strip() for header in self._config.headers)
+        client = next(filter(None, said), "")
         prompt, output, most = self._size()
         try:
             self._picked = await self._picker.pick(client, prompt, output, self._subset, most)
