@@ -188,8 +188,8 @@ def test_a_caller_has_the_name_of_its_key(tmp_path: Path) -> None:
         made = Stack(tmp_path, ports=[each.sockets[0].getsockname()[1] for each in servers])
         try:
             await made.until(413)
-            claims = "x-gateway-inference-fairness-id: gold\r\nx-llm-d-inference-fairness-id: gold\r\n"
-            claims += "cookie: a=1\r\npriority: -9\r\nx-data-parallel-rank: 3\r\nx-gateway-destination-endpoint: 10.0.0.9:1\r\n"
+            claims = "x-gateway-inference-fairness-id: gold\r\nx-llm-d-inference-fairness-id: gold\r\ncookie: a=1\r\n"
+            claims += "priority: -9\r\nx-data-parallel-rank: 3\r\nx-gateway-destination-endpoint: 10.0.0.9:1\r\n"
             async with raw(made, more=claims, key=made.keys["free"]) as reader:
                 assert (await reader.readline()).split()[1] == b"200"
             assert all(each not in seen[0] for each in ("sk-", "cookie", "priority", "parallel", "10.0.0.9", "gold"))
