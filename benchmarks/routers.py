@@ -11,6 +11,7 @@ first router's choice, the second's, and the four events between them.
 """
 
 import time
+from itertools import pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from fairsched.model.events import (
 from fairsched.model.request import Prompt, Request
 from fairsched.policies.base import AnyRouter, Router
 from fairsched.policies.registry import ROUTERS, router_with
-from fairsched.policies.routers import Llumnix, SplitPhases, Splitwise
+from fairsched.policies.routers import Llumnix, SplitPhases, Splitwise, ValleyFilling
 
 WORKERS = (4, 16, 64)
 REQUESTS = 2_000
@@ -143,6 +144,22 @@ def handing_over(router: SplitPhases, workers: int) -> float:
     return best / REQUESTS * 1e6
 
 
+def valleys(held: int) -> tuple[float, float, float]:
+    """Microseconds of an arrival among so many held requests, of a decision that sends none, and of each one sent."""
+    policy = ValleyFilling(prices="+".join(f"{hour * 3_600}:{100 + hour * 7 % 24}" for hour in range(48)))
+    state, loads = policy.init(), views(8)[0].workers
+    requests = [Request(i, 0, i, Prompt(1), 1, priority=-1) for i in range(held)]
+    times = [time.perf_counter()]
+    for request in requests:
+        state = policy.observe(state, Arrived(request.arrival_ns, NOWHERE, request))
+    times.append(time.perf_counter())
+    for now_ns in (0, 10**18):
+        policy.decide(state, ClusterView(now_ns, loads))
+        times.append(time.perf_counter())
+    came, none, sent = (later - earlier for earlier, later in pairwise(times))
+    return came / held * 1e6, none * 1e6, sent / held * 1e6
+
+
 def main() -> None:
     """Print the tables."""
     routers: dict[str, AnyRouter] = {**ROUTERS, **VARIANTS}
@@ -162,6 +179,10 @@ def main() -> None:
         print(f"llumnix, {workers} workers: an event {observed:.1f} us, a decision on migrations {decided:.0f} us")
         observed, decided = pairing(workers)
         print(f"splitwise, {workers} workers: an event {observed:.1f} us, a decision on a pair {decided:.0f} us")
+    came, none, sent = valleys(10_000)
+    print(
+        f"valley-filling, 10,000 held: an arrival {came:.0f} us, a decision {none:.0f} us, and {sent:.0f} us a request"
+    )
     for name, router in ROUTERS.items():
         if isinstance(router, SplitPhases):
             costs = ", ".join(f"{handing_over(router, workers):.0f} us on {workers}" for workers in WORKERS)

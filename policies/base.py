@@ -318,8 +318,8 @@ class ClusterPolicy(Policy[State]):
     """Decides where requests go.
 
     It is told of each request that comes by `Arrived` with worker `NOWHERE`, unless it is a `Router`, which places it
-    at once.  `decide` is asked after every instant at which something happened that it observes, or, with a
-    `decide_every_us`, at those times only.
+    at once.  `decide` is asked after every instant at which something happened that it observes, and when it `wakes_ns`
+    (by a live engine somewhat later), or, with a `decide_every_us`, at those times only.
     """
 
     name: ClassVar[str]
@@ -337,6 +337,10 @@ class ClusterPolicy(Policy[State]):
     @property
     def decide_every_us(self) -> int | None:
         """How often `decide` is asked; None: whenever something happened."""
+        return None
+
+    def wakes_ns(self, state: State) -> int | None:
+        """Return when `decide` is to be asked although nothing may happen until then; None: never."""
         return None
 
     @abstractmethod

@@ -55,6 +55,7 @@ _HOLDING: tuple[AnyClusterPolicy, ...] = (
     *(routers.CentralDLPM(), placement.Aladdin(), placement.AladdinPrinted()),
     *(placement.AladdinSplit(), placement.AladdinGrouped()),
     *(routers.Splitwise(), routers.SplitwisePrinted(), routers.SplitwiseReleased()),
+    routers.ValleyFilling(),
 )
 CLUSTER_POLICIES: dict[str, AnyClusterPolicy] = {**ROUTERS, **{each.name: each for each in _HOLDING}}
 """What may stand before the workers, by name: routers, and policies that hold requests."""

@@ -145,8 +145,10 @@ def client_queues(trace: Tables, clients: Sequence[int], at_ns: Ints) -> Ints:
 
 
 def energy_nj(trace: Tables, latencies: Sequence[LatencyModel], start_ns: int, stop_ns: int) -> dict[int, int]:
-    """Return the nanojoules that each worker drew from `start_ns` to `stop_ns`, of those whose GPUs are known; one that
-    is not there is idle."""
+    """Return the nanojoules that each worker drew from `start_ns` to `stop_ns`, of those whose GPUs are known.
+
+    What is computed counts when it is done, and a worker that is not there is idle.
+    """
     known = {worker: each for worker, each in enumerate(latencies) if each.deployment is not None}
     if not known:
         return {}
@@ -154,12 +156,12 @@ def energy_nj(trace: Tables, latencies: Sequence[LatencyModel], start_ns: int, s
     ends: Table = {name: np.concatenate((computed[name], decoded[name])) for name in ("worker", "time_ns", "tokens")}
     energy = {}
     for worker, latency in known.items():
-        mine = ends["worker"] == worker
+        mine = (ends["worker"] == worker) & (start_ns < ends["time_ns"]) & (ends["time_ns"] <= stop_ns)
         at_ns, step = np.unique(ends["time_ns"][mine], return_inverse=True)
         tokens = np.zeros(len(at_ns) + 1, dtype=np.int64)
         np.add.at(tokens, step, ends["tokens"][mine])
         # What is left at the end computed nothing that was seen.
-        busy_ns = np.diff(_until(running, worker, np.append(at_ns, stop_ns)), prepend=0)
+        busy_ns = np.diff(_until(running, worker, np.concatenate(([start_ns], at_ns, [stop_ns]))))
         idle_ns = stop_ns - start_ns - int(busy_ns.sum())
         energy[worker] = int(step_nj(latency, tokens, busy_ns).sum()) + idle_nj(latency, idle_ns)
     return energy

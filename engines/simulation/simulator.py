@@ -99,6 +99,7 @@ class Simulator:
         self._first = len(first)
         self._told = [client for client in workload.clients if not client.is_plain]
         self._fruitless = 0
+        self._wakes_ns = -1
 
     @property
     def workers(self) -> list[SimulatedWorker]:
@@ -285,7 +286,10 @@ class Simulator:
                 self.dispatcher.dispatch(dispatch)
             for migration in plan.migrations:
                 self.dispatcher.migrate(migration)
-        every_us = self.router.decide_every_us
+        wakes_ns, every_us = self.router.wakes_ns(self.control.state), self.router.decide_every_us
+        if wakes_ns is not None and wakes_ns > self.loop.now_ns and wakes_ns != self._wakes_ns:
+            self.loop.at(wakes_ns, CLUSTER_DECIDES, 0)
+            self._wakes_ns = wakes_ns
         if periodic and every_us is not None:
             self._renew(CLUSTER_DECIDES, every_us)
 

@@ -53,13 +53,14 @@ from fairsched.policies.routers.splitwise import (
     pool_of,
     visible_ns,
 )
+from fairsched.policies.routers.valley_filling import P_VF_1, P_VF_2, ValleyFilling, cheaper, price_curve
 
 __all__ = [
     "D2LPM", "D2_51", "D2_52", "D2_A4", "D2_GATE", "D2_RANGE", "D2_REFILL", "D2_ROUND", "D2_SPREAD", "E2", "P_LL_1",
-    "P_LL_2", "P_LM_1", "P_LM_2", "P_SW_1", "P_SW_3", "SAL", "SIZE_WITHIN", "CentralDLPM", "D2LPMPrinted",
-    "DistServe", "DistServeReleased", "E2Printed", "Freeness", "JoinShortestQueue", "LMetric", "Llumnix",
-    "LongestPrefixRouter", "OraclePartition", "PerClientRoundRobin", "PowerOfTwo", "PrefixRouter", "Random",
-    "RoundRobin", "SALPrinted", "SparseCredit", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases", "Splitwise",
-    "SplitwisePrinted", "SplitwiseReleased", "TetriInfer", "TetriInferPrinted", "d2lpm", "llumnix", "load_based",
-    "pool_of", "sal", "splitwise", "visible_ns"
+    "P_LL_2", "P_LM_1", "P_LM_2", "P_SW_1", "P_SW_3", "P_VF_1", "P_VF_2", "SAL", "SIZE_WITHIN", "CentralDLPM",
+    "D2LPMPrinted", "DistServe", "DistServeReleased", "E2Printed", "Freeness", "JoinShortestQueue", "LMetric",
+    "Llumnix", "LongestPrefixRouter", "OraclePartition", "PerClientRoundRobin", "PowerOfTwo", "PrefixRouter",
+    "Random", "RoundRobin", "SALPrinted", "SparseCredit", "SplitD2LPM", "SplitJSQ", "SplitP2C", "SplitPhases",
+    "Splitwise", "SplitwisePrinted", "SplitwiseReleased", "TetriInfer", "TetriInferPrinted", "ValleyFilling",
+    "cheaper", "d2lpm", "llumnix", "load_based", "pool_of", "price_curve", "sal", "splitwise", "visible_ns"
 ]  # fmt: skip

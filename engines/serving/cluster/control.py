@@ -2,10 +2,10 @@
 
 A router places a request at once, and may be asked for migrations.  Any other policy is told that a request came
 (`Arrived` at `NOWHERE`), and dispatches it later.  With a `decide_every_us` it is asked at those times, or as soon
-afterwards as a report comes; otherwise after each report.
+afterwards as a report comes; otherwise after each report, and when it wakes.
 
 Where a policy fails, its requests go to the shortest queue.  So do those that it still holds when nothing else can
-happen, after `FRUITLESS_MAX` of its times if it has such: the guard counts that as `stalled`.
+happen, after `FRUITLESS_MAX` of its times if it has such or wakes: the guard counts that as `stalled`.
 """
 
 import logging
@@ -22,6 +22,8 @@ from fairsched.policies.base import AnyClusterPolicy
 
 FRUITLESS_MAX = 1_000
 """So many times a policy may leave everything as it is while it holds requests and nothing else happens."""
+NAP_NS = 10_000_000
+"""The longest sleep of an idle cluster whose policy will be asked later; what comes meanwhile waits for its end."""
 
 _log = logging.getLogger("fairsched.cluster")
 
@@ -113,8 +115,13 @@ class LiveControl:
         request."""
         if self.guard.places or not self.held or not view.workers:
             return False
+        wakes_ns, now_ns = self.guard.wakes_ns(), self._clock()
+        if wakes_ns is not None and wakes_ns > now_ns:
+            time.sleep(min(wakes_ns - now_ns, NAP_NS) / 1e9)
+            self._fruitless = 0
+            return True
         self._fruitless += 1
-        if self._every_ns is not None and self._fruitless <= FRUITLESS_MAX:
+        if not (self._every_ns is None and wakes_ns is None) and self._fruitless <= FRUITLESS_MAX:
             time.sleep(max(self._next_ns - self._clock(), 0) / 1e9)
         else:
             self.guard.failed("stalled", f"{len(self.held)} requests are held, request {self.held.keys()[0]} first")

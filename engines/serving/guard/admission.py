@@ -271,6 +271,13 @@ class RouterGuard(_Asked):
         self.worked()
         return plan
 
+    def wakes_ns(self) -> int | None:
+        """Return when the policy wants to be asked again; None also where it fails."""
+        try:
+            return self._ask(self.router.wakes_ns)
+        except NoDecisionError:
+            return None
+
     def observe(self, event: Event) -> None:
         if self.learns:
             super().observe(event)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from fairsched.engines.serving.cluster.cluster import NoWorkerError
 from fairsched.engines.serving.cluster.worker import Cadence
 from fairsched.model.decision import ClusterPlan, ClusterView, Dispatch, Migration
-from fairsched.model.events import NOWHERE, Admitted, Arrived, Cancelled, Event, WorkerDraining
+from fairsched.model.events import NOWHERE, Admitted, Arrived, Cancelled, Event, Finished, WorkerDraining
 from fairsched.model.request import Request
 from fairsched.model.worker.state import NO_TRANSIT
 from fairsched.policies.base import ClusterPolicy, Router
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.registry import CLUSTER_POLICIES
+from fairsched.policies.routers import ValleyFilling
 from tests.engines.serving.cluster.test_cluster import DEATHS, Sent, act_on, clustered, played
 from tests.engines.serving.test_loop import SENT, Ends
 from tests.support.engines.fake_executor import answer_of
@@ -85,6 +86,18 @@ def test_what_a_policy_never_sends_goes_to_the_shortest_queue() -> None:
     cluster.run_until_idle()
     assert [answer.outcome for answer in answers] == ["finished"] * 4
     assert cluster.router.interventions["stalled"] == 1
+
+
+def test_what_may_wait_is_sent_when_the_policy_wakes() -> None:
+    """Though nothing else happens, and while it waits another request comes and goes; no stall is counted."""
+    ends = Ends()
+    router = ValleyFilling(prices="0:2+1:1", defer_s=5)
+    cluster, _ = clustered(FCFS(), [], router=router, listeners=[ends], now_ns=Beats())
+    waits, goes = cluster.ask("a", [1, 1], 3, priority=-1), cluster.ask("a", [2, 1], 3)
+    cluster.run_until_idle()
+    assert [waits.outcome, goes.outcome] == ["finished"] * 2
+    assert [event.request_id for event in ends.events if isinstance(event, Finished)] == [1, 0]
+    assert not cluster.router.interventions
 
 
 def test_a_dispatch_to_no_worker_goes_to_the_shortest_queue() -> None:
