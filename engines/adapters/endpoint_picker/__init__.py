@@ -5,10 +5,21 @@ from typing import TYPE_CHECKING
 from fairsched.model import lazy_exports
 
 if TYPE_CHECKING:
-    from fairsched.engines.adapters.endpoint_picker.config import PickerConfig, read_config
+    from fairsched.engines.adapters.endpoint_picker.answer import PickedCall
+    from fairsched.engines.adapters.endpoint_picker.config import (
+        CallWindow,
+        EndpointPool,
+        PickerConfig,
+        QueueLimits,
+        QueueSettings,
+        read_config,
+    )
     from fairsched.engines.adapters.endpoint_picker.picker import Picker
     from fairsched.engines.adapters.endpoint_picker.server import serve
 else:
     __getattr__ = lazy_exports(__name__)
 
-__all__ = ["Picker", "PickerConfig", "read_config", "serve"]
+__all__ = [
+    "CallWindow", "EndpointPool", "PickedCall", "Picker", "PickerConfig", "QueueLimits", "QueueSettings",
+    "read_config", "serve"
+]  # fmt: skip

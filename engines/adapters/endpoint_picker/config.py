@@ -1,4 +1,5 @@
 """What a picker is told, from a TOML file: the pool's endpoints and their windows, clients and their weights, limits.
+`QueueSettings` are those of any queue of this kind, whatever is behind it.
 
 Every key is known, or the file is refused with the place in it.  Endpoints, clients and limits may change while it
 serves; the rest needs a restart.
@@ -31,14 +32,19 @@ Address = Annotated[
 BodyMode = Literal["none", "streamed", "buffered", "full-duplex-streamed"]
 
 
-class EndpointPool(Settings, frozen=True):
-    """The endpoints, by address or as whatever a name stands for (a headless Service's is its pods), and the window of
-    each: prompts and outputs in flight there at most, and requests."""
+class CallWindow(Settings, frozen=True):
+    """What may be in flight at a time: prompts and outputs of calls, and calls."""
 
     window_tokens: Tokens
-    """Prompt and output tokens in flight at an endpoint at most: about its KV cache."""
+    """Prompt and output tokens in flight there at most: about its KV cache."""
     window_requests: Count = 256
-    """Calls in flight at an endpoint at most; fewer where calls wait in its own queue, as it says (`/metrics`)."""
+    """Calls in flight there at most."""
+
+
+class EndpointPool(CallWindow, frozen=True):
+    """The endpoints, by address or as whatever a name stands for (a headless Service's is its pods), and the window of
+    each; fewer calls go to an endpoint where some wait in its own queue, as it says (`/metrics`)."""
+
     endpoints: tuple[Address, ...] = ()
     """`IP:PORT`s; this or `dns` is needed."""
     dns: Annotated[str, Meta(pattern=r"^[\w.-]+:\d{1,5}$")] | None = None
@@ -57,45 +63,62 @@ class PickedClient(Settings, frozen=True):
     """Share of the client."""
 
 
-class PickerLimits(Settings, frozen=True):
-    """What is over one of these is refused with 413 or 429, and what waits for too long with 503."""
+class QueueLimits(Settings, frozen=True):
+    """What is over one of these is refused with 429, and what waits for too long with 503."""
 
-    body_bytes: Count = 8 << 20
-    """Longest body; else 413."""
     waiting_per_client: Count = 256
     """Calls of one client that wait; else 429."""
     waiting: Count = 4096
     """Calls that wait; else 429."""
     wait_seconds: Seconds = 30.0
-    """Envoy's `message_timeout` must be longer."""
+    """What waits before must have more patience: Envoy's `message_timeout` is longer."""
     clients: Count = 1024
     """Clients without a weight beyond so many share the name `others`."""
     retry_after_seconds: Count = 1
     """Sent as `Retry-After` with 429."""
+
+
+class PickerLimits(QueueLimits, frozen=True):
+    """Those of a queue, and of a server."""
+
+    body_bytes: Count = 8 << 20
+    """Longest body; else 413."""
     drain_seconds: Seconds = 120.0
     """Time to finish calls after SIGTERM."""
 
 
-class PickerConfig(Settings, frozen=True):
+class QueueSettings(Settings, frozen=True, kw_only=True):
+    """How calls wait, and what they are charged."""
+
+    policy: str = "fcfs+deficit"
+    """Any policy that does not preempt; `+deficit` and `+counter` have a bound."""
+    quantum: Count = 4096
+    """Credit of a round for weight 1, in cost units."""
+    decision_budget_ms: Count = BUDGET_MS
+    """How long a decision of the policy or the router may take; a later one fails."""
+    bytes_per_token: Count = 4
+    """Divides a prompt's bytes into tokens."""
+    default_output_tokens: Count = 1024
+    """Declared output of a call without `max_tokens`; an answer may exceed it, and is charged for that."""
+    store: StoreConfig | None = None
+    """The account that several share, with the settings of several gateways."""
+    client: dict[str, PickedClient] = msgspec.field(default_factory=dict)
+
+    @property
+    def weights(self) -> dict[str, int]:
+        return {name: client.weight for name, client in self.client.items()}
+
+
+class PickerConfig(QueueSettings, frozen=True):
     """All of it."""
 
     pool: EndpointPool
     listen: Annotated[str, Meta(pattern=r"^.+:\d{1,5}$")] = "127.0.0.1:9002"
     """Address and port."""
-    policy: str = "fcfs+deficit"
-    """Any policy that does not preempt; `+deficit` and `+counter` have a bound."""
-    quantum: Count = 4096
-    """Credit of a round for weight 1, in cost units."""
     router: str = "join-shortest-queue"
     """Any router, over what the picker has in flight."""
-    decision_budget_ms: Count = BUDGET_MS
-    """How long a decision of the policy or the router may take; a later one fails."""
     headers: tuple[Name, ...] = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
     """The first that a call has names its client (llm-d's, and the extension's); let only your gateway set them."""
-    bytes_per_token: Count = 4
-    """Divides a prompt's bytes into tokens."""
-    default_output_tokens: Count = 1024
-    """Declared output of a call without `max_tokens`; an answer may exceed it, and is charged for that."""
     request_body_mode: BodyMode = "buffered"
     """How Envoy sends bodies of requests, where it does not say so itself."""
     response_body_mode: BodyMode = "streamed"
@@ -104,10 +127,7 @@ class PickerConfig(Settings, frozen=True):
     """A file; a gateway of the extension expects TLS."""
     tls_key: str | None = None
     """A file."""
-    store: StoreConfig | None = None
-    """The account that several pickers share, with the settings of several gateways."""
     limits: PickerLimits = PickerLimits()
-    client: dict[str, PickedClient] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.pool.endpoints and self.pool.dns is None:
@@ -117,10 +137,6 @@ class PickerConfig(Settings, frozen=True):
                 raise ValueError(f"{where} has a port over 65535: {address}")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
-
-    @property
-    def weights(self) -> dict[str, int]:
-        return {name: client.weight for name, client in self.client.items()}
 
 
 def read_config(path: Path) -> PickerConfig:

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from fairsched.engines.adapters.endpoint_picker import wire
-from fairsched.engines.adapters.endpoint_picker.picker import Picked, Picker
-from fairsched.engines.gateway import CallError, StreamReader, Usage, has_prompt, sized, usage_of
+from fairsched.engines.adapters.endpoint_picker.answer import PickedCall
+from fairsched.engines.adapters.endpoint_picker.picker import Picker
+from fairsched.engines.gateway import CallError, has_prompt, sized
 
 _log = logging.getLogger("fairsched.endpoint_picker")
 
@@ -31,11 +32,7 @@ class Exchange:
         self._subset: list[str] | None = None
         self._body = bytearray()
         self._sent = False
-        self._picked: Picked | None = None
-        self._most_output = 1
-        self._status = 0
-        self._stream: StreamReader | None = None
-        self._answer = bytearray()
+        self._call: PickedCall | None = None
 
     async def answers(self, request: Any) -> Iterable[wire.Response]:
         """Return what to answer to a message; waits for a place where one is needed."""
@@ -49,8 +46,8 @@ class Exchange:
                 return [*said, wire.request_trailers()] if not self.over else said
             case "response_headers":
                 self._learn_modes(request)
-                if self._picked is not None and (served := wire.served_by(request)):
-                    self._picker.served(self._picked, served)
+                if self._call is not None and (served := wire.served_by(request)):
+                    self._call.served(served)
                 return self._response_headers(request.response_headers)
             case "response_body":
                 return self._response_body(request.response_body)
@@ -61,11 +58,10 @@ class Exchange:
 
     def close(self) -> None:
         """End the exchange, whether or not the answer was whole; of one that is not seen only its end is known."""
-        if self._response_mode == "none" and self._status:
-            self._end()
-        picked, self._picked = self._picked, None
-        if picked is not None:
-            self._picker.leave(picked, None if self._stream is None else self._stream.usage)
+        if self._call is not None:
+            if self._response_mode == "none" and self._call.status:
+                self._end()
+            self._call.close()
 
     def _learn_modes(self, request: Any) -> None:
         """Read how bodies are sent, which the first message says: an answer's headers where Envoy itself refused."""
@@ -114,14 +110,14 @@ class Exchange:
         client = next(filter(None, said), "")
         prompt, output, most = self._size()
         try:
-            self._picked = await self._picker.pick(client, prompt, output, self._subset, most)
+            picked = await self._picker.pick(client, prompt, output, self._subset, most)
         except CallError:
             raise
         except Exception:
             _log.exception("a call of %r could not be queued, and goes around the policy", client)
             return self._picker.around(self._subset)
-        self._most_output = output
-        return ",".join((self._picked.endpoint, *self._picked.fallbacks))
+        self._call = PickedCall(self._picker, picked, output)
+        return ",".join((picked.endpoint, *picked.fallbacks))
 
     def _size(self) -> tuple[int, int, int]:
         """Return tokens of prompt and output, and what the prompt may be at most, if that is known.  Raises `CallError`
@@ -149,39 +145,20 @@ class Exchange:
     def _response_headers(self, message: Any) -> list[wire.Response]:
         headers = wire.headers_of(message)
         status = headers.get(":status", "")
-        self._status = int(status) if status.isdecimal() else 0
-        if headers.get("content-type", "").startswith("text/event-stream"):
-            self._stream = StreamReader()
-        length = headers.get("content-length", "")
-        if length.isdecimal() and len(length) < 12:
-            self._most_output = min(self._most_output, int(length))
+        if self._call is not None:
+            self._call.begin(int(status) if status.isdecimal() else 0, headers)
         if message.end_of_stream:
             self._end()
         return [wire.response_headers()]
 
     def _response_body(self, message: Any) -> list[wire.Response]:
-        if self._stream is not None:
-            tokens = self._stream.read(message.body)
-            if tokens and self._picked is not None:
-                self._picker.produced(self._picked, tokens)
-        elif len(self._answer) <= self._config.limits.body_bytes:
-            self._answer += message.body
+        if self._call is not None:
+            self._call.read(message.body)
         if message.end_of_stream:
             self._end()
         streamed = self._response_mode == "full-duplex-streamed"
         return [wire.response_body(message.body, ends=message.end_of_stream, streamed=streamed)]
 
     def _end(self) -> None:
-        picked, self._picked = self._picked, None
-        if picked is None:
-            return
-        if self._status >= 400:
-            self._picker.give_back(picked)
-        elif self._response_mode == "none":
-            # A token has a byte at least.
-            self._picker.finish(picked, Usage(None, self._most_output))
-        elif self._stream is not None:
-            self._picker.finish(picked, self._stream.usage)
-        else:
-            usage = usage_of(bytes(self._answer), self._most_output, self._config.bytes_per_token)
-            self._picker.finish(picked, usage)
+        if self._call is not None:
+            self._call.finish(seen=self._response_mode != "none")

@@ -7,6 +7,7 @@ Several pickers before one pool share the credit of clients as gateways do (`eng
 """
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -17,6 +18,10 @@ from fairsched.engines import gateway
 from fairsched.engines.adapters.endpoint_picker.config import PickerConfig
 from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import ClientRegistry, Document
+
+_log = logging.getLogger("fairsched.endpoint_picker")
+
+TICK_SECONDS = 0.05
 
 
 @attrs.frozen
@@ -198,10 +203,21 @@ class Picker:
         if place is not None and not place.done():
             place.set_exception(self._counted(outcome, error))
 
-    def charge(self) -> None:
-        """Charge what came and was held since the last time; to be called every `TICK_SECONDS`."""
-        if self.window.in_flight:
-            self.window.charge(self.now_ns())
+    async def run(self) -> None:
+        """Charge what comes and is held, and renew leases, until cancelled; then the leases are returned."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._charge())
+            if self.leasing is not None:
+                tasks.create_task(self.leasing.run())
+
+    async def _charge(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                if self.window.in_flight:
+                    self.window.charge(self.now_ns())
+            except Exception:
+                _log.exception("what is in flight could not be charged; it is again")
 
     def pump(self) -> None:
         placements = self.window.admit(self.now_ns())

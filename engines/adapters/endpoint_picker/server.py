@@ -26,7 +26,6 @@ from fairsched.engines.settings import ConfigError
 
 _log = logging.getLogger("fairsched.endpoint_picker")
 
-TICK_SECONDS = 0.05
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _OPTIONS = [
     # A body that Envoy buffered is one message; `limits.body_bytes` is what bounds it.
@@ -82,9 +81,7 @@ class PickerServer:
         if config.pool.dns is not None:
             await self._resolve()
             self._tasks.append(asyncio.create_task(self._ask()))
-        self._tasks += [asyncio.create_task(self._charge()), asyncio.create_task(self.picker.follow())]
-        if self.picker.leasing is not None:
-            self._tasks.append(asyncio.create_task(self.picker.leasing.run()))
+        self._tasks += [asyncio.create_task(self.picker.run()), asyncio.create_task(self.picker.follow())]
         await self._server.start()
         await self._tell_health()
 
@@ -118,14 +115,6 @@ class PickerServer:
         await self._health.set("liveness", _UP)
         for service in ("", "readiness", SERVICE):
             await self._health.set(service, ready)
-
-    async def _charge(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            try:
-                self.picker.charge()
-            except Exception:
-                _log.exception("what is in flight could not be charged; it is again")
 
     # --- discovery --------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Read `endpoints` first: what the gateway serves, as data.  `calls` reads a body,
 """
 
 from fairsched.engines.gateway.openai.calls import ForwardedCall, has_prompt, read_call, shown, sized, with_fields
-from fairsched.engines.gateway.openai.endpoints import BY_PATH, MODELS, Endpoint
+from fairsched.engines.gateway.openai.endpoints import BY_PATH, MODELS, Endpoint, Form
 from fairsched.engines.gateway.openai.errors import INSUFFICIENT, CallError, error_document, error_event, said_error
 from fairsched.engines.gateway.openai.streams import (
     StreamReader,
@@ -17,7 +17,7 @@ from fairsched.engines.gateway.openai.streams import (
 )
 
 __all__ = [
-    "BY_PATH", "INSUFFICIENT", "MODELS", "CallError", "Endpoint", "ForwardedCall", "StreamReader", "UnreadableReader",
-    "Usage", "WholeReader", "error_document", "error_event", "has_prompt", "read_call", "said_error", "shown", "sized",
-    "unpacked", "usage_of", "with_fields"
+    "BY_PATH", "INSUFFICIENT", "MODELS", "CallError", "Endpoint", "Form", "ForwardedCall", "StreamReader",
+    "UnreadableReader", "Usage", "WholeReader", "error_document", "error_event", "has_prompt", "read_call",
+    "said_error", "shown", "sized", "unpacked", "usage_of", "with_fields"
 ]  # fmt: skip

@@ -275,12 +275,13 @@ def has_prompt(raw: bytes) -> bool:
     return any(map(_is_there, msgspec.structs.astuple(told)))
 
 
-def sized(raw: bytes, bytes_per_token: int, default_output_tokens: int) -> CallSize:
-    """Return the size of a call at a likely endpoint: with a prompt it is like a completion, and any other is a chat.
+def sized(raw: bytes, bytes_per_token: int, default_output_tokens: int, endpoint: Endpoint | None = None) -> CallSize:
+    """Return the size of a call at an endpoint; without one at a likely one: with a prompt it is like a completion, and
+    any other is a chat.
 
     O(bytes).  Raises `ValueError`, with a sentence for the caller, for what is none.
     """
-    fields, endpoint = _fields(raw, None)
+    fields, endpoint = _fields(raw, endpoint)
     return _size(fields, endpoint, _Counter(bytes_per_token, MEDIA_TOKENS), default_output_tokens)
 
 

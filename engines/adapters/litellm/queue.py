@@ -1,0 +1,80 @@
+"""The queue of a proxy: which calls wait, for which window, and as which client."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import msgspec
+
+from fairsched.engines.adapters.endpoint_picker import CallWindow, EndpointPool, Picker, PickerConfig, QueueSettings
+from fairsched.engines.adapters.litellm.request import current
+from fairsched.engines.adapters.litellm.settings import LiteLlmSettings
+from fairsched.engines.gateway.openai import BY_PATH, Endpoint
+
+_TYPES = {
+    "/v1/chat/completions": "completion acompletion",
+    "/v1/completions": "text_completion atext_completion",
+    "/v1/responses": "responses aresponses",
+    "/v1/messages": "anthropic_messages aanthropic_messages",
+    "/v1/embeddings": "embedding embeddings aembedding",
+    "/v1/rerank": "rerank arerank",
+}
+# Whether a call may outlive its answer is LiteLLM's to say.
+ENDPOINTS: Mapping[str, Endpoint] = {
+    name: attrs.evolve(BY_PATH[path], refused=()) for path, names in _TYPES.items() for name in names.split()
+}
+"""What waits, by LiteLLM's types of calls."""
+
+
+class ProxyQueue:
+    """A window for each model that has one, and one for all others; each shares itself between clients.
+
+    Raises `ValueError` for settings that cannot be used.
+    """
+
+    def __init__(self, settings: LiteLlmSettings) -> None:
+        self.settings = settings
+        self.other_models = _picker(settings, settings.pool)
+        self.models = {name: _picker(settings, window, name) for name, window in settings.model.items()}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def place(self, key: Any, call_type: str, data: Mapping[str, Any]) -> None:
+        """Return when a call may go: at once where it is of a kind that does not wait, or of no request.
+
+        `key` is what LiteLLM knows of the caller, `data` the fields of its body.  Raises `CallError`.
+        """
+        endpoint, request = ENDPOINTS.get(call_type), current()
+        if endpoint is None or request is None:
+            return
+        if not self._tasks:
+            pickers = (self.other_models, *self.models.values())
+            self._tasks = [asyncio.create_task(picker.run()) for picker in pickers]
+        names = {*endpoint.inputs, *endpoint.needs, *endpoint.most, *endpoint.answers, *endpoint.prompts}
+        body = msgspec.json.encode({name: data[name] for name in names & data.keys()}, enc_hook=str)
+        picker = self.models.get(str(data.get("model")), self.other_models)
+        await request.place(picker, self._client(key), body, endpoint)
+
+    def _client(self, key: Any) -> str:
+        """Return the name of a caller by what LiteLLM knows of its key; empty if it knows nothing."""
+        known = {
+            "team": key.team_alias or key.team_id,
+            "user": key.user_id,
+            "key": key.key_alias or key.token,
+        }
+        return next((f"{level}:{known[level]}" for level in self.settings.identify if known[level]), "")
+
+
+def _picker(settings: LiteLlmSettings, window: CallWindow, model: str = "") -> Picker:
+    """Return a picker whose only endpoint is what LiteLLM routes to."""
+    common: dict[str, Any] = {name: getattr(settings, name) for name in QueueSettings.__struct_fields__}
+    if settings.store is not None and model:
+        # Models may have any names, and stores not.
+        name = f"{settings.store.name}.{hashlib.sha256(model.encode()).hexdigest()[:16]}"
+        common["store"] = msgspec.structs.replace(settings.store, name=name)
+    common["limits"] = settings.limits
+    pool = EndpointPool(window.window_tokens, window.window_requests, endpoints=("litellm",))
+    picker = Picker(PickerConfig(pool=pool, **common))
+    picker.see(pool.endpoints)
+    return picker
