@@ -174,6 +174,7 @@ CAPACITY_FLOOR = Assumption(
 )
 STEPS_IN_TIME = Assumption("StepsInTime", "No step takes longer than the worker's latency model says.")
 QUANTUM_POSITIVE = Assumption("QuantumPositive", "Every quantum is at least 1.")
+RESERVES = Assumption("Reserves", "All that an output may come to is reserved when its request is let in.")
 SLOTS_RESPECTED = Assumption(
     "SlotsRespected", "No request of the adapter that drains is let in past one that lacks a slot."
 )

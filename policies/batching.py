@@ -7,22 +7,21 @@ now, and the others what also fits by the predicted outputs (`policies.local.res
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, Protocol, get_args
 
 import attrs
 
 from fairsched.model import worker
 from fairsched.model.decision import WorkerView
-from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, Assumption, Scope, Theorem
+from fairsched.model.request import Request
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, RESERVES, Assumption, Scope, Theorem
 from fairsched.policies.base import Limits
-from fairsched.policies.validators import one_of, percent, positive, running
+from fairsched.policies.orders import QueuedRequest
+from fairsched.policies.validators import not_negative, one_of, percent, positive, running
 
 Reserve = Literal["static", "optimistic", "predicted", "predicted-printed", "first-finish", "profile"]
 RESERVES_BY: tuple[Reserve, ...] = get_args(Reserve)
-
-RESERVES = Assumption("Reserves", "All that an output may come to is reserved when its request is let in.")
-
 
 KV_OUTPUTS = Theorem(
     "KV-outputs",
@@ -66,7 +65,18 @@ P_FC_1 = Theorem(
 )
 
 
-NO_REQUESTS: frozenset[int] = frozenset()
+class RunningRequest(Protocol):
+    """A running request as a policy knows it."""
+
+    @property
+    def entry(self) -> QueuedRequest: ...
+
+    @property
+    def prefix_was_cached(self) -> bool: ...
+
+
+Flights = Mapping[int, RunningRequest]
+"""Running requests by id."""
 
 
 class Batch:
@@ -126,8 +136,6 @@ class Batching(ABC):
     serves_all: ClassVar[bool] = False
     """Whether every step decodes all that run, and computes prompts in the order of admission with the tokens that are
     left: what bounds in seconds rest on."""
-    prefixes_last: ClassVar[bool] = False
-    """Whether prefixes that others wait for go on after requests whose prefix is cached have entered."""
 
     max_batched_tokens: int = attrs.field(default=2048, validator=positive)
     """Budget of a step: tokens to prefill and requests to decode."""
@@ -148,11 +156,8 @@ class Batching(ABC):
         return self.reserve not in ("static", "optimistic")
 
     @abstractmethod
-    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
-        """Begin a step: continue what is under way.  O(requests that are prefilling).
-
-        With `prefixes_last`, of the requests that are prefilling `prefixes` have none cached yet.
-        """
+    def open(self, view: WorkerView, flights: Flights) -> Batch:
+        """Begin a step: continue what is under way.  O(requests that are prefilling)."""
 
     @abstractmethod
     def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
@@ -200,9 +205,13 @@ class Chunked(Batching):
     theorems: ClassVar[tuple[Theorem, ...]] = (*Batching.theorems, P_FULL)
     serves_all: ClassVar[bool] = True
 
-    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
-        tokens, seats = self.max_batched_tokens - view.decoding, self.max_running - view.running
+    def open(self, view: WorkerView, flights: Flights) -> Batch:
+        tokens, seats = self.prompt_tokens(view, flights), self.max_running - view.running
         return Batch(*chunks_of(view.prefilling, tokens), seats) if view.prefilling else Batch([], tokens, seats)
+
+    def prompt_tokens(self, view: WorkerView, flights: Flights) -> int:
+        """Return how many tokens of prompts a step may compute beside what decodes."""
+        return self.max_batched_tokens - view.decoding
 
     def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
         return min(extend_tokens, batch.tokens) if batch.seats > 0 and batch.tokens > 0 else 0
@@ -222,14 +231,109 @@ class Padded(Chunked):
 
     max_batched_tokens: int = attrs.field(default=512, validator=positive)
 
-    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
-        batch = super().open(view)
+    def open(self, view: WorkerView, flights: Flights) -> Batch:
+        batch = super().open(view, flights)
         batch.padded = bool(batch.chunks)
         return batch
 
     def add(self, batch: Batch, request_id: int, tokens: int) -> None:
         super().add(batch, request_id, tokens)
         batch.padded = True
+
+
+STEPS_AS_ESTIMATED = Assumption("StepsAsEstimated", "No step takes longer than the batching rule estimates.")
+DECODES_FIT = Assumption(
+    "DecodesFit", "Requests that decode, and one token of a prompt, fit into the least time a token of those requests."
+)
+P_FB_1 = Theorem(
+    "P-FB-1",
+    "decodes and prompts of a step are estimated to take at most the least slack of requests that decode, or their "
+    "least time a token where that is more",
+    "FairBatching (arXiv 2510.14392), the budget of a step",
+    (DECODES_FIT,),
+    bound="max(least slack, least time a token)",
+)
+P_FB_2 = Theorem(
+    "P-FB-2",
+    "against its deadlines no token of a request is later than its first one, while each step decodes all that run",
+    "this library; by induction over steps, of which one is proved",
+    (DECODES_FIT, STEPS_AS_ESTIMATED),
+    bound="lateness of the first token",
+    rests_on=("P-FB-1",),
+)
+
+
+@attrs.frozen
+class FairBatching(Chunked):
+    """FairBatching's rule: a step has as much time for prompts as the deadlines of its decodes leave.
+
+    Source: "FairBatching: Fairness-Aware Batch Formation for LLM Inference" (arXiv 2510.14392).  Token j of a request
+    (from 0 on) is due `ttft_ns` + j `tpot_ns` after the request came, by its own targets where it has some.  A step may
+    last until the nearest deadline of the requests that decode, at least the least of their times a token, and is
+    estimated to take `step_ns`, `token_ns` for each token of a prompt, `request_ns` for each request that decodes and
+    `context_token_ns` for each token of its context.
+
+    Differences: the paper leaves requests that are ahead of their deadlines out of a full step; here all decode, and
+    prompts get one token of a step at least.  Prompts keep the policy's order, for the paper's least slack first, and
+    `request_ns` is no `token_ns`, as in our machines.
+    """
+
+    name: ClassVar[str] = "fair-batching"
+    theorems: ClassVar[tuple[Theorem, ...]] = (*Batching.theorems, P_FB_1, P_FB_2)
+    serves_all: ClassVar[bool] = False
+
+    max_batched_tokens: int = attrs.field(default=8192, validator=positive)
+    ttft_ns: int = attrs.field(default=500_000_000, validator=positive)
+    """Target for the first token of requests that name none, in nanoseconds."""
+    tpot_ns: int = attrs.field(default=50_000_000, validator=positive)
+    """Target for each further token of requests that name none, in nanoseconds."""
+    step_ns: int = attrs.field(default=12_300_000, validator=not_negative)
+    """What any step takes, in nanoseconds; defaults are of Llama-3.1-8B on an A100 (`fairsched calibrate` fits)."""
+    token_ns: int = attrs.field(default=62_700, validator=positive)
+    """What a token of a prompt takes beyond that, in nanoseconds."""
+    request_ns: int = attrs.field(default=23_700, validator=not_negative)
+    """What a request that decodes takes beyond that, in nanoseconds."""
+    context_token_ns: int = attrs.field(default=100, validator=not_negative)
+    """What a token of context of a request that decodes takes beyond that, in nanoseconds."""
+
+    def prompt_tokens(self, view: WorkerView, flights: Flights) -> int:
+        """Return how many tokens of prompts a step may compute beside what decodes.  O(requests that run)."""
+        most = super().prompt_tokens(view, flights)
+        if not view.decoding:
+            return most
+        now, slack_ns, tpot_ns, context_tokens = view.now_ns, None, None, 0
+        for request_id, flight in view.in_flight.items():
+            if flight.decodes:
+                entry, decoded = flights[request_id].entry, flight.decoded_tokens(view.clock)
+                ttft, tpot = self.targets(entry.request)
+                left = due_ns(entry.request.arrival_ns, ttft, tpot, entry.generated_tokens + decoded) - now
+                slack_ns = left if slack_ns is None else min(slack_ns, left)
+                tpot_ns = tpot if tpot_ns is None else min(tpot_ns, tpot)
+                context_tokens += flight.context_tokens + decoded
+        assert slack_ns is not None
+        assert tpot_ns is not None
+        return min(most, tokens_within(slack_ns, tpot_ns, self.decode_ns(view.decoding, context_tokens), self.token_ns))
+
+    def targets(self, request: Request) -> tuple[int, int]:
+        """Return a request's targets for its first token and for each further one, in nanoseconds."""
+        slo = request.slo
+        if slo is None:
+            return self.ttft_ns, self.tpot_ns
+        return slo.ttft_ns or self.ttft_ns, slo.tpot_ns or self.tpot_ns
+
+    def decode_ns(self, decoding: int, context_tokens: int) -> int:
+        """Return how long a step without prompts is estimated to take, in nanoseconds."""
+        return self.step_ns + self.request_ns * decoding + self.context_token_ns * context_tokens
+
+
+def due_ns(arrival_ns: int, ttft_ns: int, tpot_ns: int, token: int) -> int:
+    """Return when a token of a request is due, counted from 0."""
+    return arrival_ns + ttft_ns + tpot_ns * token
+
+
+def tokens_within(slack_ns: int, tpot_ns: int, decode_ns: int, token_ns: int) -> int:
+    """Return how many tokens of prompts fit beside decodes into the larger of two times; at least one."""
+    return max((max(slack_ns, tpot_ns) - decode_ns) // token_ns, 1)
 
 
 @attrs.frozen
@@ -242,7 +346,7 @@ class IterationLevel(Batching):
 
     name: ClassVar[str] = "iteration-level"
 
-    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
+    def open(self, view: WorkerView, flights: Flights) -> Batch:
         return Batch(list(view.prefilling), 0, self.max_running - view.running)
 
     def first_chunk(self, batch: Batch, extend_tokens: int) -> int:
@@ -268,7 +372,7 @@ class EagerPrefill(Batching):
     theorems: ClassVar[tuple[Theorem, ...]] = (*Batching.theorems, P_DS_4)
     prefills_alone: ClassVar[bool] = True
 
-    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
+    def open(self, view: WorkerView, flights: Flights) -> Batch:
         batch = Batch(list(view.prefilling), self.max_batched_tokens, self.max_running - view.running)
         batch.decode = not batch.chunks
         return batch
@@ -293,7 +397,7 @@ class WholePrompts(EagerPrefill):
 
     name: ClassVar[str] = "whole-prompts"
 
-    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
+    def open(self, view: WorkerView, flights: Flights) -> Batch:
         return Batch(list(view.prefilling), self.max_batched_tokens - view.decoding, self.max_running - view.running)
 
     def add(self, batch: Batch, request_id: int, tokens: int) -> None:
@@ -330,7 +434,7 @@ class RequestLevel(IterationLevel):
     def vacate(self, batch: Batch) -> None:
         """Let no request enter before the batch is over."""
 
-    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
+    def open(self, view: WorkerView, flights: Flights) -> Batch:
         return Batch(list(view.prefilling), 0, 0 if view.running else self.max_running)
 
 
@@ -361,11 +465,9 @@ class MemoryCentric(Chunked):
     max_running: int = attrs.field(default=1_000_000, validator=running)
     kv_threshold_percent: int = attrs.field(default=90, validator=percent)
     """How much of the KV capacity may be in use while more than one request runs."""
-    prefixes_last: ClassVar[bool] = True
 
-    def open(self, view: WorkerView, prefixes: frozenset[int] = NO_REQUESTS) -> Batch:
-        if not prefixes:
-            return super().open(view)
+    def open(self, view: WorkerView, flights: Flights) -> Batch:
+        prefixes = {request_id for request_id, _ in view.prefilling if not flights[request_id].prefix_was_cached}
         chunks, tokens = chunks_of(
             [pair for pair in view.prefilling if pair[0] not in prefixes], self.max_batched_tokens - view.decoding
         )
@@ -380,7 +482,7 @@ class MemoryCentric(Chunked):
 BATCHINGS: dict[str, type[Batching]] = {
     rule.name: rule
     for rule in (
-        *(Chunked, Padded, IterationLevel, EagerPrefill, CappedPrefill, WholePrompts, RequestLevel),
+        *(Chunked, Padded, FairBatching, IterationLevel, EagerPrefill, CappedPrefill, WholePrompts, RequestLevel),
         MemoryCentric,
     )
 }

@@ -92,6 +92,13 @@ class NoPreempt(FCFS, name="no-preempt"):
     """
 
 
+class FairBatchingLocal(FCFS, name="fair-batching", batching=steps.FairBatching):
+    """First come, first served, in steps that last until the nearest deadline of the tokens that are due.
+
+    Paper: "FairBatching: Fairness-Aware Batch Formation for LLM Inference" (arXiv 2510.14392).
+    """
+
+
 class DistServeLocal(
     FCFS, name="distserve", batching=partial(steps.EagerPrefill, max_batched_tokens=512, reserve="optimistic")
 ):
@@ -346,7 +353,7 @@ class HybridBatchLLM(
 COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, ShortestPrefillFirst, HRRN, LPM),
     *(VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical, DLPMBands),
-    *(FCFSOptimistic, NoPreempt, DistServeLocal, DistServeLocalReleased, Ageing),
+    *(FCFSOptimistic, NoPreempt, FairBatchingLocal, DistServeLocal, DistServeLocalReleased, Ageing),
     *(EDF, LeastSlackFirst, JITServe, Equinox, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, VirtualFinishFirst, LAS, Preble, PreblePrinted),
     *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, SplitwiseMachine),

@@ -183,14 +183,6 @@ class Composition:
 # --- before a pass ----------------------------------------------------------------------------------------------------
 
 
-def opened(policy: Composition, state: AnyLocalState, view: WorkerView) -> Batch:
-    """Return the batch of the next step, with prefills in progress.  O(these)."""
-    if not policy.batching.prefixes_last or not view.prefilling:
-        return policy.batching.open(view)
-    prefixes = frozenset(i for i, _ in view.prefilling if not state.flights[i].prefix_was_cached)
-    return policy.batching.open(view, prefixes)
-
-
 def free_tokens(policy: Composition, view: WorkerView, batch: Batch) -> int:
     """Return the KV that is free beside what is withheld and what this step's output takes; negative if that does not
     fit."""
@@ -565,7 +557,7 @@ def wait_reason(policy: Composition, state: AnyLocalState, view: WorkerView, req
 
     O(clients).
     """
-    batch, entry = opened(policy, state, view), state.queue.entries[request_id]
+    batch, entry = policy.batching.open(view, state.flights), state.queue.entries[request_id]
     room = AdmissionPass(policy, state, view, batch, free_tokens(policy, view, batch))
     room.first = room.first_allowed()
     if room.turn is not None and room.turn.lacks_credit(entry.request.client):

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from fairsched.model.algebra import NO_GROUP, NUMPY
 from fairsched.model.decision import StepPlan, WorkerView
 from fairsched.policies.gates import InBatchGate
-from fairsched.policies.local.admission import AdmissionPass, Composition, free_tokens, opened
+from fairsched.policies.local.admission import AdmissionPass, Composition, free_tokens
 from fairsched.policies.local.preemption import freed_tokens
 from fairsched.policies.local.state import AnyLocalState, forgetful, requeued
 
@@ -118,14 +118,18 @@ def _made_room(
     gate = policy.gate
     assert isinstance(gate, InBatchGate)
     made, entered, victims = None, len(plan.admit), list[int]()
-    free, host, after = free_tokens(policy, view, opened(policy, state, view)), view.host.free_tokens, state
+    free, host, after = (
+        free_tokens(policy, view, policy.batching.open(view, state.flights)),
+        view.host.free_tokens,
+        state,
+    )
     for victim in (None, *_debtors(gate, state, view)):
         if victim is not None:
             free += freed_tokens(after, view, victim, produces=False)
             host -= view.computed_tokens(victim)
             after = requeued(policy.order, policy.gate, after, victim, view.decoded_tokens(victim))
             victims.append(victim)
-        batch = opened(policy, after, view)
+        batch = policy.batching.open(view, state.flights)
         for _ in victims:
             policy.batching.vacate(batch)
         room = AdmissionPass(policy, after, view, batch, free)

@@ -125,7 +125,9 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
     def decide_past(
         self, state: AnyLocalState, view: WorkerView, clients: Sequence[int]
     ) -> tuple[StepPlan, AnyLocalState]:
-        room = rules.AdmissionPass(self, state, view, batch := self.batching.open(view), view.kv_free_tokens)
+        room = rules.AdmissionPass(
+            self, state, view, batch := self.batching.open(view, state.flights), view.kv_free_tokens
+        )
         if room.turn is None or not isinstance(self.gate, DeficitGate | HierarchicalGate):
             return rules.step_plan(batch, (), 1), state
         for client in clients:
@@ -137,7 +139,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         batching, waits, grows = self.batching, bool(state.queue.entries), self.grows
         if not (waits or view.prefilling or grows):
             return DECODE_ONLY, state
-        batch = rules.opened(self, state, view) if batching.prefixes_last else batching.open(view)
+        batch = batching.open(view, state.flights)
         free = rules.free_tokens(self, view, batch)
         if free < 0 and grows:
             return self._preempt(state, view, batch, -free)
@@ -151,7 +153,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         if plan.admit:
             if queues.groups_due(state.queue, self.order):
                 again = self._regrouped(state)
-                plan, decided = rules.AdmissionPass(self, again, view, rules.opened(self, state, view), free).run()
+                plan, decided = rules.AdmissionPass(self, again, view, batching.open(view, state.flights), free).run()
                 decided = decided if plan.admit else state
             return plan, decided
         if not displaces:
@@ -182,7 +184,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
             return StepPlan(resume=tuple(going)), state
         if view.decoding or view.prefilling:
             return None
-        return self._preempt(state, view, self.batching.open(view), 1)
+        return self._preempt(state, view, self.batching.open(view, state.flights), 1)
 
     def _preempt(
         self, state: AnyLocalState, view: WorkerView, batch: Batch, short: int

@@ -101,7 +101,7 @@ class PredictedBatches(ComposedPolicy):
             state = forgetful(state)
             if going := self.going_on(state, view):
                 return going
-        batch = self.batching.open(view)
+        batch = self.batching.open(view, state.flights)
         if not view.running:
             if not state.queue.entries:
                 return step_plan(batch, (), None), state

@@ -55,7 +55,7 @@ def displaced(
         return None, state
     request_id = queue.best(group).request.id
     rank = queue.scores[request_id] >> AGE_BITS
-    batch = batching.open(view)
+    batch = batching.open(view, state.flights)
     optimistic = batching.grows
     after, victims = state, list[int]()
     risen: dict[int, Standing | None] = {}
@@ -63,7 +63,7 @@ def displaced(
         free += freed_tokens(after, view, victim, batch.decode and optimistic)
         after = requeued(policy.order, gate, after, victim, view.decoded_tokens(victim))
         victims.append(victim)
-        batch = batching.open(view)
+        batch = batching.open(view, state.flights)
         for _ in victims:
             batching.vacate(batch)
         entered = AdmissionPass(policy, after, view, batch, free).run_only(group, request_id, victims)

@@ -19,8 +19,7 @@ from typing import ClassVar
 import attrs
 
 from fairsched.model.request import Request
-from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.batching import RESERVES
+from fairsched.model.theorem import RESERVES, Scope, Theorem
 from fairsched.policies.orders.abilities import P_DISPLACED, Preempts
 from fairsched.policies.orders.base import QueuedRequest
 from fairsched.policies.validators import positive

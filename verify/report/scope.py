@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import attrs
 
-from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, Assumption, Theorem
+from fairsched.model.theorem import CAPPED, MEM_RESERVE, OUTPUTS_BOUNDED, RESERVES, Assumption, Theorem
 from fairsched.policies.base import AnyClusterPolicy, ClusterPolicy
-from fairsched.policies.batching import BATCHINGS, RESERVES, Batching
+from fairsched.policies.batching import BATCHINGS, Batching
 from fairsched.policies.gates import (
     LEASE_THEOREMS,
     AnyGate,

@@ -118,7 +118,7 @@ def test_who_did_not_land_waits_behind_those_of_its_client_that_did() -> None:
 def passing(play: Play, batch: Any = None) -> AdmissionPass:
     """A decision on the play's worker, by hand."""
     view = play.worker.view(play.now_ns)
-    batch = batch or play.policy.batching.open(view)
+    batch = batch or play.policy.batching.open(view, play.state.flights)
     return AdmissionPass(play.policy, play.state, view, batch, view.kv_free_tokens)
 
 

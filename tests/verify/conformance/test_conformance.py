@@ -18,7 +18,7 @@ from fairsched.model.service import ServiceCurve
 from fairsched.model.worker import InfeasiblePlanError
 from fairsched.policies import orders
 from fairsched.policies.base import Guarantee, Limits
-from fairsched.policies.batching import BATCHINGS, RESERVES_BY
+from fairsched.policies.batching import BATCHINGS, RESERVES_BY, FairBatching
 from fairsched.policies.catalog import FCFS
 from fairsched.policies.gates import AnyGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate
 from fairsched.policies.local import ComposedPolicy
@@ -99,6 +99,8 @@ def test_every_policy_conforms_with_large_blocks(name: str, full_budget: bool) -
         check_local_policy(attrs.evolve(tiny(LOCAL_POLICIES[name]), batching=rule), BIG_BLOCKS, budget(full_budget))
 
 
+NEAR = FairBatching(**SMALL, ttft_ns=8, tpot_ns=2, step_ns=0, token_ns=1, request_ns=1, context_token_ns=0)
+"""Steps whose budget changes from one to the next."""
 DISPLACING: tuple[tuple[orders.Order, str], ...] = (
     (orders.ShortestRemaining(60), "chunked"),
     (orders.ShortestPredicted(starve_steps=3, period_steps=2), "iteration-level"),
@@ -118,6 +120,7 @@ VARIANTS = {
     "one seat": attrs.evolve(LOCAL_POLICIES["lpm"], batching=BATCHINGS["chunked"](max_running=1)),
     "one token a step": attrs.evolve(LOCAL_POLICIES["dlpm"], batching=BATCHINGS["chunked"](max_batched_tokens=1)),
     "shortest prompt x deficit": attrs.evolve(LOCAL_POLICIES["shortest-prompt"], gate=DeficitGate(quantum=3)),
+    "fair batching, deadlines near": attrs.evolve(LOCAL_POLICIES["dlpm"], gate=DeficitGate(quantum=5), batching=NEAR),
     "quantum 1, cap": tiny(LOCAL_POLICIES["dlpm"], quantum=1, in_flight_cap_tokens=12),
     "per use": tiny(LOCAL_POLICIES["dlpm"], cached_percent=30),
     "three priority groups x deficit": attrs.evolve(
@@ -222,7 +225,7 @@ def sleepy(self: Any, own: Any, state: Any, view: WorkerView) -> Any:
 def picky(self: Any, own: Any, state: Any, view: WorkerView) -> Any:
     """A request with more than four tokens in front blocks the line for ever."""
     if state.queue.entries and state.queue.best(0).request.prompt.tokens > 4:
-        return StepPlan(chunks=tuple(self.batching.open(view).chunks)), state
+        return StepPlan(chunks=tuple(self.batching.open(view, state.flights).chunks)), state
     return own(self, state, view)
 
 

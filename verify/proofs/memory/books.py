@@ -20,8 +20,8 @@ import attrs
 
 from fairsched.model import pricing
 from fairsched.model import worker as workers
-from fairsched.model.theorem import CHARGES_AT_LEAST_ONE
-from fairsched.policies.batching import KV_CHARGE, KV_OUTPUTS, RESERVES
+from fairsched.model.theorem import CHARGES_AT_LEAST_ONE, RESERVES
+from fairsched.policies.batching import KV_CHARGE, KV_OUTPUTS
 from fairsched.verify import logic as v
 from fairsched.verify.events import charge_fits
 

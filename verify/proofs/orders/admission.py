@@ -100,7 +100,7 @@ def _decision(w: SimpleNamespace, gate: Any, state: Any, kind: type[Any], passes
         local = policy.observe(local, Arrived(0, 0, _request(w, number, client)))
     local = replace(local, gate=state)
     view = WorkerState(0, 1).view(0)
-    made = passes(policy, local, view, policy.batching.open(view), w.free)
+    made = passes(policy, local, view, policy.batching.open(view, local.flights), w.free)
     made.turn = _on_paths(kind)(gate, state, made.heads)
     plan, after = made.run()
     return [(each.request_id, each.client) for each in plan.admit], after.gate

@@ -3,6 +3,7 @@
 Their papers' traces are not public, or name models that are no preset here: the workloads are the generators' nearest.
 """
 
+<<<<<<< HEAD
 from statistics import fmean
 
 import numpy as np
@@ -10,6 +11,17 @@ import numpy as np
 from fairsched.engines.analysis import Measures, Run
 from fairsched.engines.workloads import with_account
 from fairsched.reproduce.row import Figures, Panel, Platform, Printed, fewer, number, rows_of
+=======
+from bisect import bisect
+
+import msgspec
+
+from fairsched.engines.analysis import Run
+from fairsched.model.request import Slo, Workload
+from fairsched.policies.batching import Batching, Chunked, FairBatching
+from fairsched.policies.catalog import FCFS
+from fairsched.reproduce.row import Figures, Panel, Platform, fewer, number, rows_of
+>>>>>>> 6a50df5f (FairBatching's budget by slack is a batching rule: no token is later than its request's first one, and how many decode it does not bound)
 from fairsched.reproduce.runs import A100, measured, rate, run, workload
 
 row = rows_of("field")
@@ -110,6 +122,7 @@ def response_ratio(on: Platform, seed: int) -> Figures:
     return found
 
 
+<<<<<<< HEAD
 LAS_RATES = (16.0, 24.0, 32.0)
 """Calls a second; 32 seats serve about four."""
 
@@ -149,10 +162,63 @@ def least_attained(on: Platform, seed: int) -> Figures:
     fcfs, turns = (under(name, LAS_RATES[0]) for name in ("fcfs", "fcfs+deficit"))
     at = float(np.interp(mean_us(fcfs.measures), [mean_us(one.measures) for one in las], LAS_RATES))
     return {"programs at FCFS's latency": at / LAS_RATES[0], "chats over turns": chats_us(las[0]) / chats_us(turns)}
+=======
+FAIR_TTFT_NS, FAIR_TPOT_NS, FAIR_SHARE = 1_000_000_000, 30_000_000, 0.9
+"""Targets for the first token and for each further one, and how many requests have to keep them."""
+FAIR_LOADS = tuple(2 + i / 4 for i in range(21))
+"""Requests a second among which the largest load is looked for."""
+
+
+def _promised(jobs: Workload) -> Workload:
+    """Return the requests with targets: the first token in time, and the last one as many times a token later."""
+    made = []
+    for job in jobs.jobs:
+        slo = Slo(FAIR_TTFT_NS, latency_ns=FAIR_TTFT_NS + (job.output_tokens - 1) * FAIR_TPOT_NS)
+        made.append(msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, slo=slo)))
+    return msgspec.structs.replace(jobs, jobs=tuple(made))
+
+
+@row(
+    id="86",
+    about="a step's budget by slack (FairBatching)",
+    panel="FairBatching, abstract",
+    platform=Platform(A100),
+    setting="Azure's conversations, Poisson arrivals, first tokens due after 1 s and others 30 ms each; "
+    "`fair-batching` against FCFS in steps of as many tokens as take 30 ms; tails at 3 requests a second, the largest "
+    "load at which 90 % of requests keep both targets in steps of a quarter",
+    claims=(
+        number("TTFT p99", "FCFS's p99 of TTFT over that under the rule", "up to 2.29", 2.29),
+        number("load", "largest load over FCFS's", "+20.0 %", 1.2),
+        fewer("missed", "requests that miss a target under the rule over FCFS's, at 3 a second", "no more"),
+    ),
+    note="the abstract names neither targets nor machines; where a burst makes all that decode late, the budget is "
+    "that of the rule which it replaces",
+    seconds=25,
+)
+def fair_batching(on: Platform, seed: int) -> Figures:
+    """One load for tails, and a search for the largest."""
+    rule = FairBatching(tpot_ns=FAIR_TPOT_NS)
+    chunk = (FAIR_TPOT_NS - rule.step_ns) // rule.token_ns
+    rules = (Chunked(max_batched_tokens=chunk), rule)
+
+    def at(load: float, rule: Batching) -> Run:
+        jobs = workload("azure-chat", on=on, seed=seed, rate=load, arrivals="poisson", requests=2_000)
+        return run(_promised(jobs), FCFS(batching=rule), on=on)
+
+    def misses(one: Run) -> float:
+        return 1 - measured(one.measures.slo_attainment, "an attainment")
+
+    theirs, ours = (at(3.0, each) for each in rules)
+    largest = [bisect(FAIR_LOADS, 1 - FAIR_SHARE, key=lambda load: misses(at(load, each))) for each in rules]
+    base, load = (FAIR_LOADS[max(found - 1, 0)] for found in largest)
+    tail = measured(theirs.measures.ttft_us.p99, "a p99") / measured(ours.measures.ttft_us.p99, "a p99")
+    return {"TTFT p99": tail, "load": load / base, "missed": misses(ours) / max(misses(theirs), 0.001)}
+>>>>>>> 6a50df5f (FairBatching's budget by slack is a batching rule: no token is later than its request's first one, and how many decode it does not bound)
 
 
 PANELS = (
     Panel("Autellix, abstract; llm-d's pull request 1534", "programs by attained service", rows=("88",)),
     Panel("LMetric, abstract", "mean latencies against vLLM's and a production scheduler", rows=("83",)),
     Panel("HRRN, SGLang's pull request 32911", "latencies and throughput against FCFS", rows=("84",)),
+    Panel("FairBatching, abstract", "the tail of first tokens, and the load of a node", rows=("86",)),
 )
