@@ -136,18 +136,11 @@ PAPERS = {
         ),
         Paper(
             "field",
-<<<<<<< HEAD
-            "Rules of the field: LMetric, highest response ratio next, least attained service",
-            "arXiv 2603.15202; SGLang 32911; arXiv 2502.13965, llm-d 1534",
+            "Rules of the field: LMetric, highest response ratio next, least attained service, FairBatching",
+            "arXiv 2603.15202; SGLang 32911; arXiv 2502.13965, llm-d 1534; arXiv 2510.14392",
             "LMetric is ahead of the fewest requests and of E2 everywhere, by 89 % in times to the first token for 92 "
-            "% printed; HRRN gains more than printed over FCFS; LAS gains chats a tenth, and no throughput",
-=======
-            "Rules of the field: LMetric, highest response ratio next, FairBatching",
-            "arXiv 2603.15202; SGLang 32911; arXiv 2510.14392",
-            "LMetric is ahead of the fewest requests and of E2 on all three workloads, by 89 % in times to the first "
-            "token for 92 % printed; HRRN gains more than printed over FCFS, and LPM starves no request here; "
+            "% printed; HRRN gains more than printed over FCFS; LAS gains chats a tenth, and no throughput; "
             "FairBatching's tail is 1.45 times as short for 2.29 printed, and it takes 9 % more load for 20",
->>>>>>> 6a50df5f (FairBatching's budget by slack is a batching rule: no token is later than its request's first one, and how many decode it does not bound)
         ),
         Paper(
             "energy",

@@ -3,25 +3,18 @@
 Their papers' traces are not public, or name models that are no preset here: the workloads are the generators' nearest.
 """
 
-<<<<<<< HEAD
+from bisect import bisect
 from statistics import fmean
 
+import msgspec
 import numpy as np
 
 from fairsched.engines.analysis import Measures, Run
 from fairsched.engines.workloads import with_account
-from fairsched.reproduce.row import Figures, Panel, Platform, Printed, fewer, number, rows_of
-=======
-from bisect import bisect
-
-import msgspec
-
-from fairsched.engines.analysis import Run
 from fairsched.model.request import Slo, Workload
 from fairsched.policies.batching import Batching, Chunked, FairBatching
 from fairsched.policies.catalog import FCFS
-from fairsched.reproduce.row import Figures, Panel, Platform, fewer, number, rows_of
->>>>>>> 6a50df5f (FairBatching's budget by slack is a batching rule: no token is later than its request's first one, and how many decode it does not bound)
+from fairsched.reproduce.row import Figures, Panel, Platform, Printed, fewer, number, rows_of
 from fairsched.reproduce.runs import A100, measured, rate, run, workload
 
 row = rows_of("field")
@@ -122,7 +115,6 @@ def response_ratio(on: Platform, seed: int) -> Figures:
     return found
 
 
-<<<<<<< HEAD
 LAS_RATES = (16.0, 24.0, 32.0)
 """Calls a second; 32 seats serve about four."""
 
@@ -162,7 +154,8 @@ def least_attained(on: Platform, seed: int) -> Figures:
     fcfs, turns = (under(name, LAS_RATES[0]) for name in ("fcfs", "fcfs+deficit"))
     at = float(np.interp(mean_us(fcfs.measures), [mean_us(one.measures) for one in las], LAS_RATES))
     return {"programs at FCFS's latency": at / LAS_RATES[0], "chats over turns": chats_us(las[0]) / chats_us(turns)}
-=======
+
+
 FAIR_TTFT_NS, FAIR_TPOT_NS, FAIR_SHARE = 1_000_000_000, 30_000_000, 0.9
 """Targets for the first token and for each further one, and how many requests have to keep them."""
 FAIR_LOADS = tuple(2 + i / 4 for i in range(21))
@@ -213,7 +206,6 @@ def fair_batching(on: Platform, seed: int) -> Figures:
     base, load = (FAIR_LOADS[max(found - 1, 0)] for found in largest)
     tail = measured(theirs.measures.ttft_us.p99, "a p99") / measured(ours.measures.ttft_us.p99, "a p99")
     return {"TTFT p99": tail, "load": load / base, "missed": misses(ours) / max(misses(theirs), 0.001)}
->>>>>>> 6a50df5f (FairBatching's budget by slack is a batching rule: no token is later than its request's first one, and how many decode it does not bound)
 
 
 PANELS = (
