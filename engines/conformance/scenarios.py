@@ -19,6 +19,10 @@ CLIENTS = {"gold": 4, "bronze": 1, "polite": 1}
 """The clients that a gateway must know, and their weights."""
 TOKENS = (12, 20)
 """Output tokens of a call, from and to."""
+SHORT, LONG = (2, 6), (24, 32)
+"""The same, where answers of one client are short and those of another are long."""
+COSTS = (1, 2)
+"""What a prompt and an output token cost where calls are not alike, as in VTC."""
 LATE_TOKENS = 2
 """Of a stream whose caller left so many may be computed: a gateway may learn it when it passes on the next."""
 _CLAIMS = (
@@ -105,12 +109,19 @@ def _verdict(passes: bool, measured: object, limit: object, reason: str = "") ->
 
 
 def _drawn(
-    rng: random.Random, numbers: Iterator[int], client: str, calls: int, *, streams: bool | None = None, **how: Any
+    rng: random.Random,
+    numbers: Iterator[int],
+    client: str,
+    calls: int,
+    *,
+    streams: bool | None = None,
+    tokens: tuple[int, int] = TOKENS,
+    **how: Any,
 ) -> tuple[ScriptedCall, ...]:
     """Calls of a client; streams, or every other one."""
     return tuple(
         ScriptedCall(
-            next(numbers), client, rng.randint(*TOKENS), stream=bool(i % 2) if streams is None else streams, **how
+            next(numbers), client, rng.randint(*tokens), stream=bool(i % 2) if streams is None else streams, **how
         )
         for i in range(calls)
     )
@@ -119,31 +130,45 @@ def _drawn(
 # --- shares -----------------------------------------------------------------------------------------------------------
 
 
-def _beside(first: str, second: str, gateways: tuple[tuple[int, ...], int] = ((0,), 0), **how: Any) -> Sends:
-    """Return two clients that ask for far more than there is; the first one's calls are there before those of the
-    second."""
+def _beside(
+    first: str,
+    second: str,
+    gateways: tuple[tuple[int, ...], int] = ((0,), 0),
+    tokens: tuple[tuple[int, int], tuple[int, int]] = (TOKENS, TOKENS),
+) -> Sends:
+    """Return two clients that ask for far more than there is, for answers of so many tokens; the first one's calls are
+    there before those of the second."""
 
     def sends(rng: random.Random, limits: ScenarioLimits) -> list[steps.Step]:
         numbers, calls = count(1), 8 * limits.at_once
-        early = _drawn(rng, numbers, first, calls, **how)
+        early = _drawn(rng, numbers, first, calls, tokens=tokens[0])
         early = tuple(replace(call, gateway=gateways[0][i % len(gateways[0])]) for i, call in enumerate(early))
-        late = _drawn(rng, numbers, second, calls, gateway=gateways[1])
+        late = _drawn(rng, numbers, second, calls, tokens=tokens[1], gateway=gateways[1])
         return [steps.Hold(), Send(early, limits.at_once), Send(late)]
 
     return sends
 
 
-def _by_weight(first: str, second: str) -> Judge:
-    """Return the two get service by weight while both wait, and the second one's calls are all answered."""
+def _by_weight(first: str, second: str, *, by_cost: bool = False) -> Judge:
+    """Return the two get service by weight while both wait, and the second one's calls are all answered.
+
+    By cost, the limit is for what the dearest calls cost.
+    """
 
     def judge(record: Record, limits: ScenarioLimits) -> ScenarioVerdict:
+        most, limit, unit = limits.gap_tokens, limits.gap, "tokens"
+        if by_cost:
+            calls = record.script.calls.items()
+            dearest = max(COSTS[0] * record.prompt_tokens(i) + COSTS[1] * call.tokens for i, call in calls)
+            most, unit = most * dearest * 2 // sum(TOKENS), "units"
+            limit = f"{most} {unit}"
         if refused := record.refused(record.of(second)):
-            return _refused(second, refused, len(record.of(second)), limits.gap)
-        gap, got = record.service_gap(first, second, CLIENTS)
+            return _refused(second, refused, len(record.of(second)), limit)
+        gap, got = record.service_gap(first, second, CLIENTS, COSTS if by_cost else (0, 1))
         if gap is None:
-            return ScenarioVerdict("not applicable", "", limits.gap, f"{first} and {second} never waited at one time")
-        ratio = f"{second} {got[second]} to {first} {got[first]} tokens"
-        return _verdict(gap <= limits.gap_tokens, f"{float(gap):.0f} tokens", limits.gap, ratio)
+            return ScenarioVerdict("not applicable", "", limit, f"{first} and {second} never waited at one time")
+        ratio = f"{second} {got[second]} to {first} {got[first]} {unit}"
+        return _verdict(gap <= most, f"{float(gap):.0f} {unit}", limit, ratio)
 
     return judge
 
@@ -346,6 +371,12 @@ SCENARIOS = {
             "a client with one call does not wait for all of a flood",
             _one_call,
             _is_soon,
+        ),
+        Scenario(
+            "outputs",
+            "beside a client of long answers one of short answers gets half by cost (prompts 1, outputs 2 a token)",
+            _beside("bronze", "polite", tokens=(LONG, SHORT)),
+            _by_weight("bronze", "polite", by_cost=True),
         ),
         Scenario(
             "two-instances",

@@ -147,6 +147,10 @@ class Record:
         """Return how often an event happened, by call."""
         return Counter(call for what, call in self.journal if what == event)
 
+    def prompt_tokens(self, call: int) -> int:
+        """Return the length of a call's prompt, as its answer said (0: it did not)."""
+        return self.heard[call].prompt_tokens or 0
+
     def computed_after(self, calls: Collection[int], slack: int) -> list[int]:
         """Return for which of these calls, whose callers left, more than `slack` tokens were computed when all of them
         had left."""
@@ -166,14 +170,16 @@ class Record:
                 seen += 1
         return None
 
-    def service_gap(self, left: str, right: str, weights: dict[str, int]) -> tuple[Fraction | None, dict[str, int]]:
-        """Return how far two clients' service, by weight, moved apart in any interval in which both waited, in output
-        tokens (None: they never waited at one time), and what each got while they did."""
-        *_, found = self.service_gaps(left, right, weights)
+    def service_gap(
+        self, left: str, right: str, weights: dict[str, int], prices: tuple[int, int] = (0, 1)
+    ) -> tuple[Fraction | None, dict[str, int]]:
+        """Return how far two clients' service, by weight, moved apart in any interval in which both waited (None: they
+        never waited at one time), and what each got while they did, at `prices` of a prompt and an output token."""
+        *_, found = self.service_gaps(left, right, weights, prices)
         return found
 
     def service_gaps(
-        self, left: str, right: str, weights: dict[str, int]
+        self, left: str, right: str, weights: dict[str, int], prices: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Fraction | None, dict[str, int]]]:
         """Yield the same of the journal so far: of its beginning, and after each entry."""
         clients = {number: call.client for number, call in self.script.calls.items()}
@@ -190,9 +196,9 @@ class Record:
                     waiting[client].add(number)
                 elif what in ("begun", "ended"):
                     waiting[client].discard(number)
-                elif what == "token" and before:
-                    got[client] += 1
-                    apart += Fraction(1 if client == left else -1, weights[client])
+                if what in ("begun", "token") and before:
+                    got[client] += (cost := prices[1] if what == "token" else prices[0] * self.prompt_tokens(number))
+                    apart += Fraction(cost if client == left else -cost, weights[client])
                 both = all(waiting.values())
                 if both:
                     low, high = (min(low, apart), max(high, apart)) if before else (apart, apart)

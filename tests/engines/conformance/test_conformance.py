@@ -150,7 +150,7 @@ async def test_a_proxy_without_a_queue_is_unfair_and_otherwise_right(tmp_path: P
     tried."""
     async with standing(tmp_path, passing) as suite:
         found = await suite.run()
-    unfair = ("flood", "weights", "starvation")
+    unfair = ("flood", "weights", "starvation", "outputs")
     assert [name for name, result in results(found).items() if result == "fails"] == list(unfair)
     by_name = {each.scenario.name: each.verdict for each in found}
     assert by_name["starvation"].measured == f"{8 * LIMITS.at_once} calls"
@@ -335,13 +335,16 @@ def recorded(*journal: tuple[str, int]) -> Record:
 
 
 def test_the_gap_is_counted_only_while_both_wait() -> None:
-    """Tokens before the second client waits, and after it waits no more, move nothing; weights divide."""
+    """Tokens before the second client waits, and after it waits no more, move nothing; weights divide; prompts count
+    where they have a price."""
     waits = [("sent", 1), ("sent", 3), ("token", 1), ("sent", 2), ("sent", 4)]
     served_ = [("begun", 1), ("token", 1), ("token", 1), ("token", 1), ("begun", 2), ("token", 2)]
     after = [("begun", 4), ("token", 1), ("token", 1)]
     record = recorded(*waits, *served_, *after)
     assert record.service_gap("a", "b", {"a": 1, "b": 1}) == (Fraction(3), {"a": 3, "b": 1})
     assert record.service_gap("a", "b", {"a": 2, "b": 1}) == (Fraction(3, 2), {"a": 3, "b": 1})
+    record.heard[1].prompt_tokens, record.heard[2].prompt_tokens = 5, 30
+    assert record.service_gap("a", "b", {"a": 1, "b": 1}, (1, 2)) == (Fraction(32), {"a": 11, "b": 32})
     assert recorded(("sent", 1), ("begun", 1), ("sent", 2)).service_gap("a", "b", {"a": 1, "b": 1})[0] is None
 
 

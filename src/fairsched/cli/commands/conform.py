@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 FAILED = 1
 """Exit status where a scenario fails."""
 PORT = 18001
-SEED = 0
 FAILURES = Path("out", "conform")
 """The folder for scenarios that fail."""
 KEYS = {client: f"sk-conform-{client}-0123456789" for client in CLIENTS}
@@ -59,6 +58,7 @@ def conform(
     tokens: Folder | None = None,
     certificates: Folder | None = None,
     model: str | None = None,
+    seed: values.Seed = 0,
     scenario: Annotated[tuple[str, ...], values.each(_scenario, "NAME")] = (),
     wait: Time | None = None,
     replay: File | None = None,
@@ -82,6 +82,7 @@ def conform(
         certificates: clients show certificates of DIR/authority.pem, which is made if it is not there, as are
             gateway.pem and gateway.key for a gateway to show
         model: the model's name (default: the first that the gateway lists)
+        seed: draws the calls
         scenario: one of the scenarios (repeat; default: all); those that fail are written to out/conform, to replay
         wait: for a gateway that is still to be started (default: it listens, and answers within a minute)
         replay: send the calls of such a file again
@@ -118,7 +119,7 @@ def conform(
                 port=listen[1],
                 names=tuple(scenario or SCENARIOS),
                 script=script,
-                seed=SEED,
+                seed=seed,
                 wait_seconds=None if wait is None else wait / 1e9,
                 said=lambda urls: print(f"mock servers: {' '.join(urls)}", file=sys.stderr, flush=True),
                 progress=progress,
@@ -134,7 +135,7 @@ def conform(
         "fairsched": __version__,
         "gateways": list(gateways.urls),
         "servers": servers or 0,
-        "seed": SEED if script is None else script.seed,
+        "seed": seed if script is None else script.seed,
         "limits": {"at_once": limits.at_once, "gap_tokens": limits.gap_tokens, "others": limits.others},
         "scenarios": [
             each.to_json() | ({"file": str(files[each.scenario.name])} if each.scenario.name in files else {})
