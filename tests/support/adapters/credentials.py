@@ -1,6 +1,5 @@
 """Tokens of an issuer and certificates of an authority that tests make themselves; their keys are made once."""
 
-import base64
 import json
 import time
 from collections.abc import Mapping
@@ -43,25 +42,23 @@ def key_of(kid: str) -> Any:
             return ed25519.Ed25519PrivateKey.generate()
 
 
+ALGORITHMS: dict[str, Any] = {
+    "rsa": jwt.algorithms.RSAAlgorithm,
+    "ec": jwt.algorithms.ECAlgorithm,
+    "ed": jwt.algorithms.OKPAlgorithm,
+}
+
+
 def jwk(kid: str, **fields: object) -> dict[str, object]:
     """The public key of that name as a JSON Web Key."""
-    public, plain = key_of(kid).public_key(), {"kid": kid, "use": "sig"}
-    match kid.partition("-")[0]:
-        case "rsa":
-            numbers = public.public_numbers()
-            said = {"kty": "RSA", "n": _integer(numbers.n), "e": _integer(numbers.e)}
-        case "ec":
-            numbers = public.public_numbers()
-            said = {"kty": "EC", "crv": "P-256", "x": _coordinate(numbers.x), "y": _coordinate(numbers.y)}
-        case _:
-            raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
-            said = {"kty": "OKP", "crv": "Ed25519", "x": _base64(raw)}
-    return {**plain, **said, **fields}
+    said = ALGORITHMS[kid.partition("-")[0]].to_jwk(key_of(kid).public_key(), as_dict=True)
+    said.pop("key_ops", None)
+    return {**said, "kid": kid, "use": "sig", **fields}
 
 
 def secret_of(kid: str) -> str:
     """What is private in a key of an elliptic curve, as a JSON Web Key has it."""
-    return _coordinate(key_of(kid).private_numbers().private_value)
+    return str(ALGORITHMS["ec"].to_jwk(key_of(kid), as_dict=True)["d"])
 
 
 def jwks(*keys: Mapping[str, object]) -> bytes:
@@ -93,19 +90,6 @@ def forged(algorithm: str, kid: str = "rsa-1", **claims: object) -> str:
 def bearer(text: str) -> dict[str, str]:
     """The header that shows a key or a token."""
     return {"authorization": f"Bearer {text}"}
-
-
-def _integer(number: int) -> str:
-    return _base64(number.to_bytes((number.bit_length() + 7) // 8, "big"))
-
-
-def _coordinate(number: int) -> str:
-    # Of full size, also where its first bytes are zero: RFC 7518, 6.2.1.2.
-    return _base64(number.to_bytes(32, "big"))
-
-
-def _base64(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 # --- certificates -----------------------------------------------------------------------------------------------------
