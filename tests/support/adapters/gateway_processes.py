@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,24 @@ from tests.support.adapters.http import LOST, Caller
 
 ADMIN = "sk-admin-of-the-tests"
 ROOT = Path(__file__).parents[3]
-LISTENING = re.compile(r"serving .*at (http://\S+) before")
+LISTENING = re.compile(r"serving .*at (https?://\S+) before")
+COMMAND = (sys.executable, "-c", "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))", "gateway")
 
 
 @contextmanager
-def process(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process and its first line; killed in the end if it is still there."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as started:
+def process(
+    command: Sequence[str], cwd: Path = ROOT, patience: float = 0.0, **options: Any
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process and its first line; told to end, if there is patience for so many seconds, and killed."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd, **options) as started:
         try:
             assert started.stdout is not None
             yield started, started.stdout.readline()
         finally:
+            if patience:
+                started.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    started.wait(patience)
             started.kill()
 
 
@@ -44,8 +51,7 @@ def gateway(folder: Path, text: str, *options: str) -> Iterator[tuple[subprocess
     path = folder / "gateway.toml"
     known = 'identify = "header"\nunknown_clients = "own"\n'
     path.write_text(f'listen = "127.0.0.1:0"\n{known}status = true\nadmin_keys = ["{hashed_key(ADMIN)}"]\n{text}')
-    program = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))"
-    with process([sys.executable, "-c", program, "gateway", str(path), *options]) as (started, line):
+    with process([*COMMAND, str(path), *options]) as (started, line):
         found = LISTENING.search(line)
         assert found is not None, line
         yield started, found[1]

@@ -1,36 +1,29 @@
 """Engines and a gateway as processes of their own, for attacks in real time."""
 
 import os
-import re
 import resource
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from tests.support.adapters.gateway_processes import COMMAND, LISTENING, ROOT, process
 from tests.support.attacks.table import Attack
 
-ROOT = Path(__file__).parents[3]
 ENGINE = Path(__file__).with_name("engine.py")
-LISTENING = re.compile(r"serving .*at (https?://\S+) before")
-PROGRAM = "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(tree / "src")}
 
 
 @contextmanager
 def engines(attack: Attack) -> Iterator[list[str]]:
     """Engines: their addresses."""
     command = [sys.executable, str(ENGINE), "--slots", str(attack.slots), "--interval", str(attack.interval)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(attack.engines)
-    ]
-    try:
-        yield [f"http://127.0.0.1:{int(_first_line(each))}" for each in started]
-    finally:
-        for each in started:
-            each.kill()
-            each.communicate()
+    with ExitStack() as stack:
+        started = [stack.enter_context(process(command, env=_environment(ROOT))) for _ in range(attack.engines)]
+        yield [f"http://127.0.0.1:{int(line)}" for _, line in started]
 
 
 @contextmanager
@@ -46,33 +39,11 @@ def gateway(text: str, folder: Path, *, tree: Path = ROOT, descriptors: int = 81
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
     with (folder / "errors.txt").open("wb") as errors:
-        started = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "gateway", str(path)],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, "PYTHONPATH": str(tree / "src")},
-            cwd=folder,
-            text=True,
-            preexec_fn=limited,  # noqa: PLW1509 - no thread runs here
-        )
-        try:
-            line = _first_line(started)
+        how = {"stderr": errors, "env": _environment(tree), "preexec_fn": limited}
+        with process([*COMMAND, str(path)], folder, 2.0, **how) as (started, line):
             found = LISTENING.search(line)
-            if found is None:
-                raise RuntimeError(f"the gateway did not start: {line}{(folder / 'errors.txt').read_text()}")
+            assert found is not None, f"the gateway did not start: {line}{(folder / 'errors.txt').read_text()}"
             yield found[1], started.pid
-        finally:
-            started.terminate()
-            try:
-                started.communicate(timeout=2)
-            except subprocess.TimeoutExpired:
-                started.kill()
-                started.communicate()
-
-
-def _first_line(started: subprocess.Popen[str]) -> str:
-    assert started.stdout is not None
-    return started.stdout.readline()
 
 
 def memory_mib(pid: int) -> float:

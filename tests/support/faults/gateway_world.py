@@ -5,7 +5,6 @@ Nothing here measures time.  A world waits for what must come, and bounds are in
 
 import asyncio
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -23,7 +22,7 @@ from fairsched.engines.gateway.policy import window_terms
 from fairsched.engines.gateway.window.leases.leasing import _decoded
 from fairsched.policies.gates.leased import LeasedGate, SharedAccount
 from fairsched.policies.guarantees import charged_at_once, window_limits
-from tests.support.adapters.gateway_processes import ADMIN, LISTENING, ROOT
+from tests.support.adapters.gateway_processes import ADMIN, COMMAND, LISTENING, ROOT
 from tests.support.faults.redis_server import Line, RedisServer, redis
 
 WEIGHTS = {"heavy": 4, "light": 1}
@@ -44,7 +43,6 @@ both."""
 REFUSED_SECONDS = 0.25
 """A caller that was refused calls again after so long."""
 KEY = "fairsched.default.account"
-COMMAND = (sys.executable, "-c", "import sys; from fairsched.cli import main; sys.exit(main(sys.argv[1:]))", "gateway")
 
 
 class Ledger:
