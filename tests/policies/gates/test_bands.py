@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fairsched.model.algebra import NO_GROUP, NO_SCORE
 from fairsched.model.pricing import Rates, price
 from fairsched.model.serialization import to_json
+from fairsched.policies.base import Limits
 from fairsched.policies.gates import BandGate
 from fairsched.policies.gates.bands import PERCENT
 
@@ -114,6 +115,22 @@ def test_charges_count_as_the_band_that_waits_is_promised(waiting: list[int], ba
     for above in range(band):
         assert parts.of_lower[above] >= shares[band]
         assert parts.of_own[above] <= PERCENT - shares[band]
+
+
+def test_a_request_waits_for_half_of_what_is_said_of_lower_bands() -> None:
+    """On a worker of 5 tokens (U = 9) the lower of two equal bands is charged 17 while the higher one, of which 8 were
+    in flight, waits with a request; BAND-late says 34."""
+    gate = BandGate(RATES, 4, "high:50,low:50", kept=9)
+    world = World(gate, ["high", "low"])
+    for client in (0, 0, 1, 1, 1):
+        world.arrive(client)
+    assert world.admit(1) == 0
+    world.decode({0: 4})
+    for prompt, output in ((2, 3), (1, 4)):
+        assert world.admit(prompt) == 1
+        world.decode({1: output})
+    assert world.admit(1) == 0
+    assert (world.charged[1], gate.late_cost(0, 8, Limits(5, 4, 4, 5, True))) == (17, 34)
 
 
 def test_the_higher_band_goes_first() -> None:

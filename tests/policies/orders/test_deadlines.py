@@ -8,10 +8,14 @@ from hypothesis import strategies as st
 
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt, Request, Slo
+from fairsched.policies.base import Limits
 from fairsched.policies.catalog import EDF
+from fairsched.policies.gates import DeficitGate, OpenGate
+from fairsched.policies.gates.deficit import late_cost
 from fairsched.policies.orders import EarliestDeadline, JustInTime, LeastSlack, QueuedRequest
 from fairsched.policies.orders.abilities import OWN_MAX, Fronts, RanksByKey
 from fairsched.policies.orders.deadlines import NO_DEADLINE_NS
+from fairsched.verify.proofs.orders import deadlines
 from tests.support.policy_play import Play
 
 DAY_NS = 86_400 * 10**9
@@ -126,3 +130,12 @@ def test_tokens_for_the_work_make_up_for_slack_at_any_time(requests: list[Reques
 
     found = {request.id: due(request) for request in requests}
     assert order_of(order, requests) == sorted(found, key=lambda i: (found[i] is None, found[i] or 0, i))
+
+
+def test_the_bound_of_what_a_gate_adds_is_reached() -> None:
+    """In the world of F-DL-1 the shipped policy lets requests in that cost 20, due later, before one that is first of
+    all: D-late's constant on a worker of 5 tokens; without the gate none."""
+    gate = DeficitGate(quantum=deadlines.QUANTUM)
+    charge_max = gate.charge_max(Limits(deadlines.MEMORY, 1, 4, 1, True))
+    bound = late_cost(gate.quantum, charge_max, gate.quantum, charge_max) // gate.quantum
+    assert [deadlines.passed_cost(each, deadlines.IN_DEBT, 6) for each in (gate, OpenGate())] == [bound, 0] == [20, 0]
