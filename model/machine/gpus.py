@@ -2,7 +2,7 @@
 times are from what they allow: the share of the peak in use (MFU), and the floors below which no step can be.
 
 A step draws a share of the rated power that grows with its MFU, up to all of it: a prompt draws nearly that, a batch
-that decodes does not (`POWER`).  Cost and power are relative to an A100, as papers compare fleets of several kinds.
+that decodes does not (`POWER`).  Cost is relative to an A100, as papers compare fleets of several kinds.
 """
 
 import attrs
@@ -11,9 +11,6 @@ import numpy as np
 from fairsched.model.algebra import Ints
 from fairsched.model.machine.kernels import TimeTable
 from fairsched.model.machine.model import LatencyModel
-
-A100_WATTS = 400
-"""The rated power of an A100, to which `Gpu.power` is relative."""
 
 
 @attrs.frozen
@@ -68,7 +65,7 @@ LINKS = {
 
 @attrs.frozen
 class Gpu:
-    """A kind of accelerator: bytes of memory, dense 16-bit FLOPs a second at peak, power of an A100, and cost.
+    """A kind of accelerator: bytes of memory, dense 16-bit FLOPs a second at peak, rated power, and cost of an A100's.
 
     `bandwidth` is bytes of memory a second; with weights in 8 bits it computes `fp8_speed` times as much a second.
     `cost` and `dollars_per_hour` are None where no source has them; `source` says where the figures are from.
@@ -78,56 +75,49 @@ class Gpu:
     memory_bytes: int
     bandwidth: int
     peak_flops: int
-    power: float
+    watts: int
     cost: float | None
     dollars_per_hour: float | None
     link: str
     fp8_speed: int
     source: str
 
-    @property
-    def watts(self) -> int:
-        """Rated power."""
-        return round(A100_WATTS * self.power)
-
 
 _TABLE_V = "cost and power by Splitwise's Table V; dollars of its Table I for eight, "
 _SHEET = "NVIDIA's data sheet"
 
 
-def _gpu(
-    name: str, memory: int, bandwidth: int, tera: float, power: float, link: str, source: str, *costs: float
-) -> Gpu:
-    """Return a kind: GB of memory, GB/s, TFLOP/s."""
+def _gpu(name: str, memory: int, bandwidth: int, tera: float, watts: int, link: str, source: str, *costs: float) -> Gpu:
+    """Return a kind: GB of memory, GB/s, TFLOP/s, watts."""
     cost, dollars = costs or (None, None)
     fp8 = 2 if name.startswith(("h", "b", "l40s", "rtx")) else 1
     peak = round(tera * 10**12)
-    return Gpu(name, memory * 10**9, bandwidth * 10**9, peak, power, cost, dollars, link, fp8, source)
+    return Gpu(name, memory * 10**9, bandwidth * 10**9, peak, watts, cost, dollars, link, fp8, source)
 
 
 _H100_COST = "2.16 times those of an A100; the cost is that of a prompt machine, and a token machine has 2.5 there"
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        _gpu("a100", 80, 2_039, 312, 1.0, "nvlink-3", f"{_SHEET}; {_TABLE_V}17.6 an hour", 1.0, 2.20),
-        _gpu("a100-pcie", 80, 1_935, 312, 0.75, "pcie-4", f"{_SHEET}: 300 W"),
-        _gpu("a100-40gb", 40, 1_555, 312, 1.0, "nvlink-3", _SHEET),
-        _gpu("h100", 80, 3_350, 989, 1.75, "nvlink-4", f"{_SHEET} (SXM); {_TABLE_V}{_H100_COST}", 2.35, 4.752),
+        _gpu("a100", 80, 2_039, 312, 400, "nvlink-3", f"{_SHEET}; {_TABLE_V}17.6 an hour", 1.0, 2.20),
+        _gpu("a100-pcie", 80, 1_935, 312, 300, "pcie-4", f"{_SHEET}: 300 W"),
+        _gpu("a100-40gb", 40, 1_555, 312, 400, "nvlink-3", _SHEET),
+        _gpu("h100", 80, 3_350, 989, 700, "nvlink-4", f"{_SHEET} (SXM); {_TABLE_V}{_H100_COST}", 2.35, 4.752),
         _gpu(
             "h100-capped",
-            *(80, 3_350, 989, 1.23),
+            *(80, 3_350, 989, 492),
             "nvlink-4",
             "an H100 capped to 70 % of the machine's power, by Splitwise's Table V; its cost is the uncapped one's",
             *(2.35, 4.752),
         ),
-        _gpu("h200", 141, 4_800, 989, 1.75, "nvlink-4", f"{_SHEET} (SXM)"),
-        _gpu("b200", 180, 7_700, 2_250, 2.5, "nvlink-5", f"{_SHEET} of HGX B200, a GPU of eight"),
-        _gpu("v100", 32, 900, 125, 0.75, "nvlink-2", f"{_SHEET} (SXM2): 300 W"),
-        _gpu("l40s", 48, 864, 362, 0.875, "pcie", f"{_SHEET}: 350 W"),
-        _gpu("rtx-4090", 24, 1_008, 165.2, 1.125, "pcie", "NVIDIA's Ada white paper, FP32 accumulate: 450 W"),
-        _gpu("rtx-pro-6000", 96, 1_792, 503.8, 1.5, "pcie", "NVIDIA's RTX Blackwell PRO white paper: 600 W"),
-        _gpu("a10g", 24, 600, 125, 0.75, "pcie", f"{_SHEET}: 300 W; FLOPs as in its preset's source"),
-        _gpu("a6000", 48, 768, 155, 0.75, "nvlink-bridge", f"{_SHEET}: 300 W"),
+        _gpu("h200", 141, 4_800, 989, 700, "nvlink-4", f"{_SHEET} (SXM)"),
+        _gpu("b200", 180, 7_700, 2_250, 1_000, "nvlink-5", f"{_SHEET} of HGX B200, a GPU of eight"),
+        _gpu("v100", 32, 900, 125, 300, "nvlink-2", f"{_SHEET} (SXM2): 300 W"),
+        _gpu("l40s", 48, 864, 362, 350, "pcie", f"{_SHEET}: 350 W"),
+        _gpu("rtx-4090", 24, 1_008, 165.2, 450, "pcie", "NVIDIA's Ada white paper, FP32 accumulate: 450 W"),
+        _gpu("rtx-pro-6000", 96, 1_792, 503.8, 600, "pcie", "NVIDIA's RTX Blackwell PRO white paper: 600 W"),
+        _gpu("a10g", 24, 600, 125, 300, "pcie", f"{_SHEET}: 300 W; FLOPs as in its preset's source"),
+        _gpu("a6000", 48, 768, 155, 300, "nvlink-bridge", f"{_SHEET}: 300 W"),
     )
 }
 """Kinds of accelerators by name, as `Accelerators.gpu` names them."""

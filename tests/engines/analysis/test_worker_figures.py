@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairsched.engines.analysis.worker_figures import (
@@ -59,7 +59,7 @@ class Follower:
     def follow(self, event: ev.Event) -> None:
         waiting, running = self.waiting[event.worker], self.running[event.worker]
         match event:
-            case ev.Arrived():
+            case ev.Arrived() if event.worker != ev.NOWHERE:
                 waiting.add(event.request.id)
             case ev.Admitted():
                 waiting.remove(event.request_id)
@@ -97,6 +97,7 @@ CHANGES = st.lists(
 )
 
 
+@example(seed=0, changes=[Crash(1, 0, 39_276_860), Drain(0, 0), Drain(2, 0)], router="round-robin", capacity=9_000)
 @settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 99),

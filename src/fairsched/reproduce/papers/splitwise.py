@@ -152,8 +152,8 @@ def limits(on: Platform, seed: int) -> Figures:
 
 # --- fleets -----------------------------------------------------------------------------------------------------------
 
-POWER = 16 * GPUS["h100"].power
-"""The power of fleets of equal power, in DGX-A100."""
+POWER = 16 * GPUS["h100"].watts
+"""The power of fleets of equal power: of one GPU of each machine, watts."""
 
 
 @attrs.frozen
@@ -178,8 +178,8 @@ class Design:
 
     def beside(self, prompts: int) -> Fleet:
         """Return the fleet of equal power with so many prompt machines."""
-        left = POWER - prompts * GPUS[self.prompt].power
-        return prompts, int(left / GPUS[self.token].power + 1e-9)
+        left = POWER - prompts * GPUS[self.prompt].watts
+        return prompts, left // GPUS[self.token].watts
 
     @property
     def run(self) -> RunSpec:
@@ -382,7 +382,7 @@ def machines(on: Platform, seed: int) -> Figures:
     """Search the fewest, and hold the paper's fleet against the targets."""
     found = _least("code", seed, HH, (1, 1), (3, 2, 4, 5), 28)
     excess = trial(_at("code", seed, 70), HH.run, HH.cluster((27, 3)), nine_slos(machine("a100"))).excess
-    iso_power = 40 * GPUS["h100"].power / GPUS["a100"].power
+    iso_power = 40 * GPUS["h100"].watts / GPUS["a100"].watts
     return {"machines": sum(found), "kept": sum(each <= 1 for each in excess), "iso-power": iso_power}
 
 
@@ -433,7 +433,7 @@ def equal_cost(on: Platform, seed: int) -> Figures:
     """Search AA and the baseline."""
     fleets = tuple((prompts, EQUAL_COST - prompts) for prompts in (30, 26, 22, 18))
     aa, h100 = _best("chat", seed, AA, _CHAT + 3, fleets), _best("chat", seed, H100, _CHAT - 5)
-    return {"AA/H100": aa.rate / h100.rate, "power": EQUAL_COST / POWER, "space": EQUAL_COST / 16}
+    return {"AA/H100": aa.rate / h100.rate, "power": EQUAL_COST * GPUS["a100"].watts / POWER, "space": EQUAL_COST / 16}
 
 
 @row(
@@ -452,7 +452,7 @@ def equal_cost(on: Platform, seed: int) -> Figures:
 def equal_throughput(on: Platform, seed: int) -> Figures:
     """Search the least fleets."""
     (h100, _) = _least("chat", seed, H100, (1, 1), (0,), 25)
-    high, capped = GPUS["h100"].power, GPUS["h100-capped"].power
+    high, capped = GPUS["h100"].watts, GPUS["h100-capped"].watts
     hhcap = _least("chat", seed, HHCAP, (high, capped), (10, 13, 7), 13)
     aa = _least("chat", seed, AA, (1, 1), (14, 10), 26)
     return {
