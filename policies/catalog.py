@@ -255,6 +255,14 @@ class LeastSlackFirst(_Composition, name="least-slack", order=orders.LeastSlack,
     """The least slack first: what is left until the deadline, less the predicted work before it."""
 
 
+class AFS(_Composition, name="afs", order=orders.AgentFairShare, batching=OPTIMISTIC):
+    """The client with the most work for the time until its first deadline first.
+
+    Source: SAGA's agent fair share (arXiv 2605.00528), as far as it is described.  A client that sends more is served
+    more, and another waits for ever (F-AFS-1).
+    """
+
+
 class JITServe(_Composition, name="jitserve", order=orders.JustInTime, batching=OPTIMISTIC):
     """The least slack first, where more tokens for the work make up for slack.
 
@@ -354,7 +362,7 @@ COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(FCFS, ShortestPromptFirst, ShortestPrefillFirst, HRRN, LPM),
     *(VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical, DLPMBands),
     *(FCFSOptimistic, NoPreempt, FairBatchingLocal, DistServeLocal, DistServeLocalReleased, Ageing),
-    *(EDF, LeastSlackFirst, JITServe, Equinox, S3, PiA),
+    *(EDF, LeastSlackFirst, AFS, JITServe, Equinox, S3, PiA),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, VirtualFinishFirst, LAS, Preble, PreblePrinted),
     *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, SplitwiseMachine),
     *(BatchLLM, HybridBatchLLM),

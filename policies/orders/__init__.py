@@ -3,7 +3,14 @@
 from fairsched.policies.orders import queue
 from fairsched.policies.orders.ageing import P_AGE_1, P_AGE_2, P_AGE_3, AgeingOrder, key, key_factors
 from fairsched.policies.orders.base import AGE_BITS, AGE_MASK, NO_PLACE, Order, QueuedRequest, QueueExtension
-from fairsched.policies.orders.deadlines import P_DL_1, EarliestDeadline, JustInTime, LeastSlack
+from fairsched.policies.orders.deadlines import (
+    P_AFS_1,
+    P_DL_1,
+    AgentFairShare,
+    EarliestDeadline,
+    JustInTime,
+    LeastSlack,
+)
 from fairsched.policies.orders.fastserve import P_FS_1, SkipJoin, join_level, level_after, service_left
 from fairsched.policies.orders.holistic import HolisticShares
 from fairsched.policies.orders.larry import (
@@ -57,13 +64,13 @@ from fairsched.policies.orders.virtual_finish import (
 )
 
 __all__ = [
-    "AGE_BITS", "AGE_MASK", "NO_PLACE", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_DL_1", "P_FS_1", "P_HRRN_1", "P_HRRN_2",
-    "P_LAR_1", "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LAS_1", "P_LAS_2", "P_LAS_3", "P_LAS_4", "P_LTR_1",
-    "P_SPF_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder", "Arrival", "AttainedService", "CacheMatches",
-    "DownstreamLevels", "EarliestDeadline", "FollowsCache", "HighestResponseRatio", "HolisticShares", "JustInTime",
-    "LarryOrder", "LarryPrintedOrder", "LeastAttained", "LeastSlack", "LongestPrefix", "LongestPrefixAtOnce", "Order",
-    "PriorityGroups", "PromptsFirst", "Queue", "QueueExtension", "QueuedRequest", "Regroups", "ShortestPredicted",
-    "ShortestPrefill", "ShortestPrompt", "ShortestRemaining", "SkipJoin", "SortedBatches", "VirtualFinish",
-    "after_insertion", "join", "join_level", "key", "key_factors", "leave", "level_after", "predicted", "queue",
-    "refreshed", "service_left", "waits_for_prefix", "with_groups"
+    "AGE_BITS", "AGE_MASK", "NO_PLACE", "P_AFS_1", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_DL_1", "P_FS_1", "P_HRRN_1",
+    "P_HRRN_2", "P_LAR_1", "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LAS_1", "P_LAS_2", "P_LAS_3", "P_LAS_4",
+    "P_LTR_1", "P_SPF_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder", "AgentFairShare", "Arrival",
+    "AttainedService", "CacheMatches", "DownstreamLevels", "EarliestDeadline", "FollowsCache", "HighestResponseRatio",
+    "HolisticShares", "JustInTime", "LarryOrder", "LarryPrintedOrder", "LeastAttained", "LeastSlack", "LongestPrefix",
+    "LongestPrefixAtOnce", "Order", "PriorityGroups", "PromptsFirst", "Queue", "QueueExtension", "QueuedRequest",
+    "Regroups", "ShortestPredicted", "ShortestPrefill", "ShortestPrompt", "ShortestRemaining", "SkipJoin",
+    "SortedBatches", "VirtualFinish", "after_insertion", "join", "join_level", "key", "key_factors", "leave",
+    "level_after", "predicted", "queue", "refreshed", "service_left", "waits_for_prefix", "with_groups"
 ]  # fmt: skip

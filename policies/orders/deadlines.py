@@ -22,20 +22,32 @@ factor, so that the clock cancels here too.  A request that is late is not given
 
 None of them promises anything: under overload the earliest deadline goes to requests that are late already.  A late
 request is not passed over, since what is late now depends on the clock.
+
+Agent fair share.  Source: SAGA (arXiv 2605.00528), as its artifact says it: a tenant's urgency is the work that is left
+of its tasks over the time until its first deadline, which is 1.5 times its expected time after a task came, and
+capacity is shared by urgency, anew every 100 ms.  That determines urgency and deadlines; here the client with the most
+goes first, its work is that of its calls that wait, each with those that the caller says follow one after the other
+(`Request.downstream_levels`), a target for the end stands for the deadline, and the clock is that of the last call that
+came or ended.  Who is late goes before who is not, the one with more work first.  Sharing within a worker, weights and
+taking seats from running calls (after 500 ms, for twice the urgency) are left out.
+
 Under a gate (`edf+deficit`) deadlines count within a client: no client gains service by asking for more haste.  What
 that costs a request that is due first of all, the gate says (D-late).
 """
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import attrs
+from immutables import Map
+from msgspec.structs import replace
 
+from fairsched.model.prefix_cache import PrefixCache, SortedTuple
 from fairsched.model.request import Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import OWN_MAX, RanksByKey
-from fairsched.policies.orders.base import QueuedRequest
-from fairsched.policies.orders.predicted_output import predicted_left
+from fairsched.policies.orders.base import OldestOfEach, QueuedRequest, QueueExtension
+from fairsched.policies.orders.predicted_output import PredictedTimes, predicted_left
 from fairsched.policies.validators import not_negative
 
 P_DL_1 = Theorem(
@@ -44,6 +56,12 @@ P_DL_1 = Theorem(
     "came later; without a gate, before all that are",
     "this library; in drawn worlds",
     scope=Scope.TESTED,
+)
+P_AFS_1 = Theorem(
+    "P-AFS-1",
+    "from its first deadline on a client goes before every client that is not late; of two that are not late, of the "
+    "same deadline, the one with more work goes first",
+    "SAGA, its urgency; this library",
 )
 NS_PER_S = 1_000_000_000
 NO_DEADLINE_NS = OWN_MAX
@@ -89,21 +107,10 @@ class EarliestDeadline(RanksByKey):
 
 
 @attrs.frozen
-class LeastSlack(EarliestDeadline):
+class LeastSlack(PredictedTimes, EarliestDeadline):
     """The least slack first: the nearest deadline less the predicted work before it."""
 
     name: ClassVar[str] = "least-slack"
-
-    prompt_token_ns: int = attrs.field(default=100_000, validator=not_negative)
-    """How long a token of a prompt takes, in nanoseconds."""
-    output_token_ns: int = attrs.field(default=20_000_000, validator=not_negative)
-    """How long an output token takes, in nanoseconds: about a decode step."""
-
-    def work_ns(self, queued: QueuedRequest) -> tuple[int, int]:
-        """Return how long the prompt takes, and what is predicted of the output and was not produced yet from then
-        on."""
-        left = predicted_left(queued)
-        return self.prompt_token_ns * queued.context_tokens, self.output_token_ns * max(left - 1, 0)
 
     def number(self, queued: QueuedRequest) -> int:
         """Return the latest time to begin, in nanoseconds."""
@@ -135,3 +142,95 @@ def yield_class(tokens: int, work_ns: int) -> int:
     (5, 6)
     """
     return (tokens * NS_PER_S // max(work_ns, 1)).bit_length() - 1
+
+
+@attrs.frozen
+class AgentFairShare(PredictedTimes):
+    """The client with the most urgent work first; of a client the oldest call."""
+
+    name: ClassVar[str] = "agent-fair-share"
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        """Return 0: requests of a client go in order of arrival, and clients are compared when one is to be served."""
+        return 0
+
+    def owed_ns(self, queued: QueuedRequest) -> int:
+        """Return how long a call and those that follow it are predicted to take, 1 at least."""
+        return max(sum(self.work_ns(queued)), 1) * (queued.request.downstream_levels + 1)
+
+    def due_ns(self, queued: QueuedRequest) -> int:
+        """Return when they are to end: as the call's target says, or 1.5 times that after it came."""
+        target = nearest(queued.request)
+        return target if target < NO_DEADLINE_NS else queued.request.arrival_ns + 3 * self.owed_ns(queued) // 2
+
+    def goes_before(self, work: Any, left: Any, other_work: Any, other_left: Any) -> Any:
+        """Return whether a client with so much work, and so long until its first deadline, goes before another."""
+        if left <= 0:
+            return other_left > 0 or work > other_work
+        return work * other_left > other_work * left
+
+    def extensions(self) -> tuple[QueueExtension[Any], ...]:
+        return (UrgentWork(), *super().extensions())
+
+    @property
+    def theorems(self) -> tuple[Theorem, ...]:
+        return (P_AFS_1,)
+
+
+class UrgentWork(OldestOfEach[AgentFairShare], frozen=True, gc=False):
+    """Of each client the work of its calls that wait, and when they are due, with their ages; and the time of the last
+    call that came or ended."""
+
+    work: Map[int, int] = Map()
+    due: Map[int, SortedTuple[tuple[int, int]]] = Map()
+    now_ns: int = 0
+
+    def joined(
+        self, order: AgentFairShare, queued: QueuedRequest, group: int, cache: PrefixCache
+    ) -> tuple[Self, QueuedRequest]:
+        kept, queued = super().joined(order, queued, group, cache)
+        client, work = queued.request.client, self.work.get(queued.request.client, 0) + order.owed_ns(queued)
+        due: SortedTuple[tuple[int, int]] = self.due.get(client, SortedTuple())
+        due = due.add((order.due_ns(queued), queued.age))
+        now_ns = max(self.now_ns, queued.request.arrival_ns)
+        return replace(kept, work=self.work.set(client, work), due=self.due.set(client, due), now_ns=now_ns), queued
+
+    def left(self, order: AgentFairShare, queued: QueuedRequest, score: int, group: int, admitted: bool) -> Self:
+        kept, client = super().left(order, queued, score, group, admitted), queued.request.client
+        if client not in kept.waiting:
+            return replace(kept, work=self.work.delete(client), due=self.due.delete(client))
+        work, due = (
+            self.work[client] - order.owed_ns(queued),
+            self.due[client].remove((order.due_ns(queued), queued.age)),
+        )
+        return replace(kept, work=self.work.set(client, work), due=self.due.set(client, due))
+
+    def finished(self, order: AgentFairShare, request: Request, output_tokens: int, time_ns: int) -> Self:
+        return replace(self, now_ns=max(self.now_ns, time_ns))
+
+    def first(self, order: AgentFairShare, oldest: list[QueuedRequest]) -> QueuedRequest:
+        """Return the call of the client whose work is most urgent; of equals the oldest."""
+        oldest = sorted(oldest, key=lambda queued: queued.age)
+        best = oldest[0]
+        for queued in oldest[1:]:
+            if order.goes_before(*self._urgency(queued), *self._urgency(best)):
+                best = queued
+        return best
+
+    def _urgency(self, queued: QueuedRequest) -> tuple[int, int]:
+        client = queued.request.client
+        return self.work[client], self.due[client].first()[0] - self.now_ns
+
+    def check(self, order: AgentFairShare, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
+        super().check(order, waiting, cache)
+        work: dict[int, int] = {}
+        due: dict[int, list[tuple[int, int]]] = {}
+        for queued, _, _ in waiting:
+            client = queued.request.client
+            work[client] = work.get(client, 0) + order.owed_ns(queued)
+            due.setdefault(client, []).append((order.due_ns(queued), queued.age))
+        # What waits of a client is its work, and no other is kept.
+        assert dict(self.work) == work
+        assert {client: list(kept) for client, kept in self.due.items()} == {
+            client: sorted(each) for client, each in due.items()
+        }

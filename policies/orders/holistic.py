@@ -25,24 +25,20 @@ from immutables import Map
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.policies.orders.abilities import OWN_MAX, RanksByKey
 from fairsched.policies.orders.base import QueuedRequest, QueueExtension
-from fairsched.policies.orders.predicted_output import predicted_left
-from fairsched.policies.validators import not_negative, percent
+from fairsched.policies.orders.predicted_output import PredictedTimes, predicted_left
+from fairsched.policies.validators import percent
 
 NS_PER_US = 1_000
 
 
 @attrs.frozen
-class HolisticShares(RanksByKey):
+class HolisticShares(PredictedTimes, RanksByKey):
     """The client with the least predicted cost so far first; of its requests the oldest."""
 
     name: ClassVar[str] = "holistic"
 
     user_percent: int = attrs.field(default=50, validator=percent)
     """How much of a request's cost is what its client gets of it, in per cent; the rest is the worker's time."""
-    prompt_token_ns: int = attrs.field(default=100_000, validator=not_negative)
-    """How long a token of a prompt takes, in nanoseconds."""
-    output_token_ns: int = attrs.field(default=20_000_000, validator=not_negative)
-    """How long an output token takes, in nanoseconds: about a decode step."""
 
     def extensions(self) -> tuple[QueueExtension[Any], ...]:
         return (Scores(), *super().extensions())

@@ -29,8 +29,8 @@ import attrs
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
 from fairsched.policies.orders.abilities import P_DISPLACED, FollowsOutput, Preempts, Promotes
-from fairsched.policies.orders.base import QueuedRequest
-from fairsched.policies.validators import percent, positive
+from fairsched.policies.orders.base import Order, QueuedRequest
+from fairsched.policies.validators import not_negative, percent, positive
 
 P_TRAIL = Theorem(
     "P-TRAIL",
@@ -56,6 +56,22 @@ def predicted(request: Request) -> int:
 def predicted_left(queued: QueuedRequest) -> int:
     """Predicted output tokens that a request did not produce before it came to the queue; at least 0."""
     return max(predicted(queued.request) - queued.generated_tokens, 0)
+
+
+@attrs.frozen
+class PredictedTimes(Order):
+    """An order by how long requests are predicted to take."""
+
+    prompt_token_ns: int = attrs.field(default=100_000, validator=not_negative)
+    """How long a token of a prompt takes, in nanoseconds."""
+    output_token_ns: int = attrs.field(default=20_000_000, validator=not_negative)
+    """How long an output token takes, in nanoseconds: about a decode step."""
+
+    def work_ns(self, queued: QueuedRequest) -> tuple[int, int]:
+        """Return how long the prompt takes, and what is predicted of the output and was not produced yet from then
+        on."""
+        left = predicted_left(queued)
+        return self.prompt_token_ns * queued.context_tokens, self.output_token_ns * max(left - 1, 0)
 
 
 @attrs.frozen

@@ -37,11 +37,11 @@ import attrs
 from immutables import Map
 from msgspec.structs import replace
 
-from fairsched.model.prefix_cache import PrefixCache, SortedTuple
+from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.pricing import COMMON
 from fairsched.model.request import TOKENS_MAX, Request
 from fairsched.model.theorem import Scope, Theorem
-from fairsched.policies.orders.base import Entries, Numbers, Order, QueuedRequest, QueueExtension
+from fairsched.policies.orders.base import OldestOfEach, Order, QueuedRequest, QueueExtension
 from fairsched.policies.orders.predicted_output import predicted
 from fairsched.policies.validators import not_negative, one_of, percent
 
@@ -183,27 +183,11 @@ class LeastAttained(Order):
         return (P_LAS_1, P_LAS_2, P_LAS_3, *([P_LAS_4] if self.half_life_ms else []))
 
 
-class AttainedService(QueueExtension[LeastAttained], frozen=True, gc=False):
-    """The ages of each program's calls that wait, what each program attained, and how many half-lives have passed."""
+class AttainedService(OldestOfEach[LeastAttained], frozen=True, gc=False):
+    """What each program attained, and how many half-lives have passed."""
 
-    picks_head: ClassVar[bool] = True
-
-    waiting: Map[int, SortedTuple[int]] = Map()
     attained: Map[int, int] = Map()
     half_lives: int = 0
-
-    def joined(
-        self, order: LeastAttained, queued: QueuedRequest, group: int, cache: PrefixCache
-    ) -> tuple["AttainedService", QueuedRequest]:
-        ages: SortedTuple[int] = self.waiting.get(queued.request.client, SortedTuple())
-        return replace(self, waiting=self.waiting.set(queued.request.client, ages.add(queued.age))), queued
-
-    def left(
-        self, order: LeastAttained, queued: QueuedRequest, score: int, group: int, admitted: bool
-    ) -> "AttainedService":
-        client = queued.request.client
-        ages = self.waiting[client].remove(queued.age)
-        return replace(self, waiting=self.waiting.set(client, ages) if ages.size else self.waiting.delete(client))
 
     def finished(self, order: LeastAttained, request: Request, output_tokens: int, time_ns: int) -> "AttainedService":
         """Return the same with a call charged.  O(1), and O(programs) once a half-life."""
@@ -220,30 +204,20 @@ class AttainedService(QueueExtension[LeastAttained], frozen=True, gc=False):
             self, attained=attained.set(request.client, attained.get(request.client, 0) + cost), half_lives=passed
         )
 
-    def head(
-        self, order: LeastAttained, group: int, queue: SortedTuple[int], entries: Entries, ids: Numbers, scores: Numbers
-    ) -> int:
-        """Return the oldest call of the program with the best score.  O(programs that wait); O(1) under a gate."""
-        if queue.size < len(entries) or len(self.waiting) == 1:
-            # A group is one program, or there is no other.
-            return queue.last()
-        oldest = [(self.attained.get(program, 0), entries[ids[ages.first()]]) for program, ages in self.waiting.items()]
-        services, arrivals = [s for s, _ in oldest], [queued.request.arrival_ns for _, queued in oldest]
-        most, last = max(services), max(arrivals)
-        spread, span = max(most - min(services), 1), max(last - min(arrivals), 1)
-        _, best = max(
-            oldest,
-            key=lambda row: (
-                order.merit(most - row[0], spread, last - row[1].request.arrival_ns, span),
-                -row[1].age,
-            ),
-        )
-        return scores[best.request.id]
+    def first(self, order: LeastAttained, oldest: list[QueuedRequest]) -> QueuedRequest:
+        """Return the call of the program with the best score; of equals the oldest."""
+        services = {queued.age: self.attained.get(queued.request.client, 0) for queued in oldest}
+        arrivals = [queued.request.arrival_ns for queued in oldest]
+        most, last = max(services.values()), max(arrivals)
+        spread, span = max(most - min(services.values()), 1), max(last - min(arrivals), 1)
+
+        def score(queued: QueuedRequest) -> tuple[int, int]:
+            less, earlier = most - services[queued.age], last - queued.request.arrival_ns
+            return order.merit(less, spread, earlier, span), -queued.age
+
+        return max(oldest, key=score)
 
     def check(self, order: LeastAttained, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
-        ages: dict[int, list[int]] = {}
-        for queued, _, _ in waiting:
-            ages.setdefault(queued.request.client, []).append(queued.age)
-        # Each call that waits is listed with its program, and no program is kept that attained nothing.
-        assert {program: list(kept) for program, kept in self.waiting.items()} == ages
+        super().check(order, waiting, cache)
+        # No program is kept that attained nothing.
         assert all(service > 0 for service in self.attained.values())

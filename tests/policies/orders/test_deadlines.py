@@ -1,5 +1,6 @@
 """Orders by deadline: earliest first and least slack first, against what targets and a clock say of them."""
 
+from fractions import Fraction
 from math import log2
 
 import pytest
@@ -8,17 +9,21 @@ from hypothesis import strategies as st
 
 from fairsched.model.prefix_cache import PrefixCache
 from fairsched.model.request import Prompt, Request, Slo
+from fairsched.model.worker import WorkerState
 from fairsched.policies.base import Limits
-from fairsched.policies.catalog import EDF
+from fairsched.policies.batching import RequestLevel
+from fairsched.policies.catalog import AFS, EDF
 from fairsched.policies.gates import DeficitGate, OpenGate
 from fairsched.policies.gates.deficit import late_cost
 from fairsched.policies.orders import EarliestDeadline, JustInTime, LeastSlack, QueuedRequest
 from fairsched.policies.orders.abilities import OWN_MAX, Fronts, RanksByKey
 from fairsched.policies.orders.deadlines import NO_DEADLINE_NS
+from fairsched.verify.conformance import WorkerPlay, admitted
 from fairsched.verify.proofs.orders import deadlines
 from tests.support.policy_play import Play
 
-DAY_NS = 86_400 * 10**9
+NS_PER_S = 10**9
+DAY_NS = 86_400 * NS_PER_S
 TARGETS = st.none() | st.integers(0, 10**6) | st.integers(0, 400 * DAY_NS)
 ARRIVALS = st.integers(0, 10**6) | st.integers(0, 3_650 * DAY_NS)
 
@@ -139,3 +144,46 @@ def test_the_bound_of_what_a_gate_adds_is_reached() -> None:
     charge_max = gate.charge_max(Limits(deadlines.MEMORY, 1, 4, 1, True))
     bound = late_cost(gate.quantum, charge_max, gate.quantum, charge_max) // gate.quantum
     assert [deadlines.passed_cost(each, deadlines.IN_DEBT, 6) for each in (gate, OpenGate())] == [bound, 0] == [20, 0]
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 6), st.integers(0, 2), st.integers(0, 9)),
+        min_size=1,
+        max_size=14,
+    )
+)
+def test_the_client_whose_work_is_most_urgent_goes_first(rows: list[tuple[int, int, int, int, int]]) -> None:
+    """One call a step of a second; a token of a prompt takes a second.  Each client has the work of its calls that wait
+    and of those that follow, over what is left until the first is due at the last event, and 1 ns if that is over."""
+    play = WorkerPlay(
+        AFS(prompt_token_ns=NS_PER_S, output_token_ns=0, batching=RequestLevel(max_running=1)), WorkerState(0, 1_000)
+    )
+    due = [sum(gap for gap, *_ in rows[: i + 1]) for i in range(len(rows))]
+    waiting: dict[int, list[int]] = {}
+    last = 0
+
+    def owed(i: int) -> int:
+        return rows[i][2] * (rows[i][3] + 1) * NS_PER_S
+
+    def ends(i: int) -> int:
+        return due[i] * NS_PER_S + (rows[i][4] * NS_PER_S or 3 * owed(i) // 2)
+
+    def urgency(client: int) -> tuple[bool, Fraction]:
+        work, left = sum(map(owed, waiting[client])), min(map(ends, waiting[client])) - last * NS_PER_S
+        return left <= 0, Fraction(work, max(left, 1))
+
+    for step in range(due[-1] + len(rows) + 1):
+        for i in (i for i, at in enumerate(due) if at == step):
+            _, client, prompt, levels, target = rows[i]
+            slo = Slo(latency_ns=target * NS_PER_S or None)
+            now = step * NS_PER_S
+            play.arrive(Request(i, client, now, Prompt(prompt), 1, slo=slo, downstream_levels=levels), 1, now)
+            waiting.setdefault(client, []).append(i)
+            last = step
+        best = max(waiting, key=lambda client: (urgency(client), -waiting[client][0]), default=None)
+        for i in admitted(play.step(step * NS_PER_S)):
+            assert (rows[i][1], i) == (best, waiting[rows[i][1]].pop(0))
+            waiting = {client: calls for client, calls in waiting.items() if calls}
+            last = step
+    assert not waiting

@@ -1,4 +1,6 @@
-"""Orders by deadline behind a gate: what is left of them within a client, and what a deadline is not worth.
+"""Orders by deadline: what is left of them behind a gate, what a deadline is not worth, and urgency.
+
+Agent fair share compares clients by urgency, and has a world in which one waits for ever.
 
 D-late bounds what a gate adds to an order, from the credit of the request's client and what that client sends before
 it.  Both are needed: here are the worlds in which a request is late that the order alone lets in in time.
@@ -12,12 +14,12 @@ import hypothesis.strategies as st
 from fairsched.model.request import Prompt, Request, Slo
 from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import RequestLevel
-from fairsched.policies.catalog import EDF
+from fairsched.policies.catalog import AFS, EDF
 from fairsched.policies.gates import BandGate, CounterGate, DeficitGate, HierarchicalGate, OpenGate, deficit
-from fairsched.policies.orders import P_DL_1, EarliestDeadline, JustInTime, LeastSlack
+from fairsched.policies.orders import P_AFS_1, P_DL_1, AgentFairShare, EarliestDeadline, JustInTime, LeastSlack
 from fairsched.verify import logic as v
 from fairsched.verify.conformance import WorkerPlay, admitted
-from fairsched.verify.proofs.orders.scenarios import steps
+from fairsched.verify.proofs.orders.scenarios import overtakers, steps
 
 # --- within a client --------------------------------------------------------------------------------------------------
 
@@ -64,6 +66,38 @@ def within(w: SimpleNamespace, orders: tuple[type[EarliestDeadline], ...] = _ORD
             client = clients.pop(entry.request_id)
             in_order &= all(due < waiting[other] for other, of in clients.items() if of == client)
     return {"none of its client was due sooner": in_order}
+
+
+# --- by urgency -------------------------------------------------------------------------------------------------------
+
+_TWO = ("work", "left", "other_work", "other_left")
+
+
+@v.arithmetic(P_AFS_1, _TWO, *v.at_least(1, "work", "other_work"))
+def urgency(w: SimpleNamespace, kind: Any = AgentFairShare) -> v.Shown:
+    """Two clients, with work of 1 at least, and so long until their first deadlines."""
+    before = kind().goes_before
+    first, second = (
+        before(w.work, w.left, w.other_work, w.other_left),
+        before(w.other_work, w.other_left, w.work, w.left),
+    )
+    both = v.same(w.left, w.other_left) & (w.left >= 1)
+    return {
+        "who is late goes before who is not": v.if_then((w.left <= 0) & (w.other_left >= 1), first),
+        "of the same deadline, more work first": v.if_then(both & (w.work > w.other_work), first),
+        "not each before the other": v.if_then(first, v.if_then(second, w.work < 0)),
+    }
+
+
+def _as_shared(w: SimpleNamespace) -> v.Shown:
+    """One client's only call comes as the second; all others are of another.  Steps take a second, targets as long."""
+    policy = AFS(batching=RequestLevel(max_running=1))
+
+    def request(number: int, now_ns: int) -> Request:
+        slo = Slo(latency_ns=w.target_s * 10**9)
+        return Request(number, int(number != 1), now_ns, Prompt(1), 1, slo=slo)
+
+    return {"at most ten times as late": overtakers(policy, 100, w.coming, request, 1)[0] <= 10}
 
 
 # --- across clients: what is false ------------------------------------------------------------------------------------
@@ -125,8 +159,20 @@ TURNS: list[list[int]] = [[0, client, 1, 1, 1 + 50 * client + i] for i in range(
 
 
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """Return what is said of deadlines behind a gate."""
+    """Return what is said of deadlines behind a gate, and of urgency."""
     return (
+        v.refuted(
+            "F-AFS-1",
+            "of two clients, a call of the one that has no other is let in at most ten times as late as at an equal "
+            "share, whatever the other sends",
+            "SAGA (arXiv 2605.00528): 'task-completion-time fairness with provable bounded-deviation guarantees'",
+            _as_shared,
+            {"coming": [30, *[1] * 40], "target_s": 20},
+            variant="the order that ships",
+            instead=P_AFS_1.id,
+            text="30 calls of the other client come with it, and one a second after that, as many as are served: all "
+            "are late after 20 s, and the client with more work goes first",
+        ),
         v.refuted(
             "F-DL-1",
             "a deadline that earliest deadline first meets is met behind a deficit gate too",
@@ -150,9 +196,9 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
     )
 
 
-def claims() -> tuple[v.SampledClaim, ...]:
+def claims() -> tuple[v.ArithmeticClaim | v.SampledClaim, ...]:
     """About the orders that ship."""
-    return (within(),)
+    return (within(), urgency())
 
 
 def bugs() -> tuple[v.Bug, ...]:
@@ -160,7 +206,11 @@ def bugs() -> tuple[v.Bug, ...]:
     later = v.changed(EarliestDeadline, "number", "return nearest(", "return -nearest(")
     blind = v.changed(LeastSlack, "number", ", *self.work_ns(queued)", "")
     hasty = v.changed(JustInTime, "number", "begins - self", "begins + self")
+    calm = v.changed(AgentFairShare, "goes_before", "other_left > 0 or", "other_left > 0 and")
+    idle = v.changed(AgentFairShare, "goes_before", "work * other_left > other_work", "other_work * other_left > work")
     return (
+        v.Bug("a late client waits for one that is not", urgency(calm)),
+        v.Bug("the client with less work first", urgency(idle)),
         v.Bug("the latest deadline first", within((later, LeastSlack, JustInTime))),
         v.Bug("work is forgotten", within((EarliestDeadline, blind, JustInTime))),
         v.Bug("a request that yields more may wait longer", within((EarliestDeadline, LeastSlack, hasty))),
