@@ -136,11 +136,11 @@ PAPERS = {
         ),
         Paper(
             "field",
-            "Rules of the field: LMetric, highest response ratio next, least attained service, FairBatching",
-            "arXiv 2603.15202; SGLang 32911; arXiv 2502.13965, llm-d 1534; arXiv 2510.14392",
-            "LMetric is ahead of the fewest requests and of E2 everywhere, by 89 % in times to the first token for 92 "
-            "% printed; HRRN gains more than printed over FCFS; LAS gains chats a tenth, and no throughput; "
-            "FairBatching's tail is 1.45 times as short for 2.29 printed, and it takes 9 % more load for 20",
+            "Rules of the field: LMetric, response ratios, attained service, FairBatching, agent fair share",
+            "arXiv 2603.15202; SGLang 32911; arXiv 2502.13965, llm-d 1534; arXiv 2510.14392; arXiv 2605.00528",
+            "LMetric leads everywhere, by 89 % in times to the first token for 92 % printed; HRRN gains more than "
+            "printed; LAS gains chats a tenth; FairBatching's tail is 1.45 times as short for 2.29, its load 9 % more "
+            "for 20; AFS costs light clients",
         ),
         Paper(
             "energy",
