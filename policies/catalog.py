@@ -218,6 +218,32 @@ class DLPMHierarchical(DLPM, name="dlpm-hierarchical", gate=gates.HierarchicalGa
     """
 
 
+class Programs(
+    DLPMHierarchical,
+    name="programs",
+    order=orders.WarmPrograms,
+    gate=partial(gates.HierarchicalGate, quantum=1 << 17),
+):
+    """DLPM for programs of many calls: as many are in progress as memory holds between their calls, too.
+
+    Source: this library (`policies.local.programs`).  Each program is a client in the group of its client.  Theorems:
+    H-siblings and H-split hold as they are; a client's programs hold no more than its share of memory while another
+    waits with less (P-PROG-share).
+    """
+
+
+class Continuum(_Composition, name="continuum", order=orders.OldestPrograms):
+    """Programs first come, first served, with a time to live for their KV.  For comparison."""
+
+
+class Concur(_Composition, name="concur", order=orders.CountedPrograms):
+    """As many programs as find their KV when they come back.  For comparison."""
+
+
+class ThunderAgent(_Composition, name="thunderagent", order=orders.LargestPrograms):
+    """Programs in progress fit into memory, others are paused between two calls.  For comparison."""
+
+
 class DLPMBands(DLPM, name="dlpm-bands", gate=gates.BandGate):
     """DLPM in priority bands: the higher band first, each lower one with a guaranteed share of the charge.
 
@@ -363,6 +389,7 @@ COMPOSITIONS: tuple[Callable[[], ComposedPolicy], ...] = (
     *(VTC, DLPM, DLPMPrinted, DLPMGlobal, DLPMInBatch, DLPMHierarchical, DLPMBands),
     *(FCFSOptimistic, NoPreempt, FairBatchingLocal, DistServeLocal, DistServeLocalReleased, Ageing),
     *(EDF, LeastSlackFirst, AFS, JITServe, Equinox, S3, PiA),
+    *(Programs, Continuum, Concur, ThunderAgent),
     *(LARRY, LARRYPrinted, FairLARRY, UpstreamFirst, VirtualFinishFirst, LAS, Preble, PreblePrinted),
     *(TRAIL, LearningToRank, FastServe, TetriInferLocal, TetriInferLocalPrinted, SplitwiseMachine),
     *(BatchLLM, HybridBatchLLM),

@@ -338,6 +338,18 @@ class KernelAdmissions(AdmissionTransaction):
             return False
         return int(calls.choose(self)) not in (NO_GROUP, client)
 
+    def in_credit(self, clients: int) -> Bools:
+        if self.calls.lasts is None:
+            return super().in_credit(clients)
+        has: Bools = self.calls.lasts(self, np.arange(clients), np.ones(clients, np.int64)) > 0
+        return has
+
+    def credit_lasts(self, clients: Sequence[int], counts: Sequence[int]) -> int:
+        if self.calls.lasts is None or not len(clients):
+            return 1
+        spans = self.calls.lasts(self, column(clients), column(counts, self.gate.rates.output))
+        return least(spans[spans > 0]) if (spans > 0).any() else COUNTER_MAX
+
     def stays(self, group: int, clients: Sequence[int], counts: Sequence[int]) -> int | None:
         """As long as the chosen client has credit, or is ahead of all others; else it is for the kernels to say, one
         step at a time."""

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime
 
 import attrs
 import msgspec
+import numpy as np
 
-from fairsched.model.algebra import NO_GROUP, NO_SCORE, Ints
+from fairsched.model.algebra import NO_GROUP, NO_SCORE, Bools, Ints
 from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Groups
 from fairsched.model.theorem import Assumption, Theorem
@@ -51,6 +52,15 @@ class AdmissionTransaction(ABC):
     def lacks_credit(self, client: int) -> bool:
         """Whether the client waits for credit."""
         return False
+
+    def in_credit(self, clients: int) -> Bools:
+        """Which of so many clients have credit."""
+        return np.ones(clients, np.bool_)
+
+    def credit_lasts(self, clients: Sequence[int], counts: Sequence[int]) -> int:
+        """For how many decode steps, 1 at least, no client gets out of credit while `counts[k]` requests of
+        `clients[k]` decode.  May be smaller than the truth, never larger."""
+        return 1
 
     def behind_landed(self, client: int) -> bool:
         """Whether requests of the client that came with their KV wait somewhere, and so go before others of it."""
@@ -139,6 +149,11 @@ class Gate(ABC, Generic[GateState]):
         No groups: it stays in those that it is in.  Most gates share among clients only.  Raises `ValueError` for a
         client that was seen elsewhere before.
         """
+
+    def owners(self, state: GateState, clients: int) -> tuple[Ints, Ints]:
+        """Who has the share of memory that each of so many clients' programs take, by number, and its weight: the
+        client itself, unless it is in groups."""
+        return np.arange(clients), np.ones(clients, np.int64)
 
     def refuses(self, kv_tokens: int) -> str | None:
         """Why a request that needs this much KV could never pass, or None."""

@@ -626,6 +626,9 @@ class DeficitGate(KernelGate):
             usual = NUMPY.put(usual, client, learned(int(usual[client]), output_tokens))
         return msgspec.structs.replace(state, in_flight=in_flight, usual=usual)
 
+    def owners(self, state: DeficitState, clients: int) -> tuple[Ints, Ints]:
+        return np.arange(clients), state.quantum[:clients]
+
     def refuses(self, kv_tokens: int) -> str | None:
         cap = None if self.elastic else self.in_flight_cap_tokens
         return f"{kv_tokens} tokens are over the in-flight cap of {cap}" if cap and kv_tokens > cap else None

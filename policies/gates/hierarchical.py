@@ -43,7 +43,7 @@ from fairsched.model.request import Client, Groups
 from fairsched.model.serialization import Derived
 from fairsched.policies import validators
 from fairsched.policies.base import ChargeRule, Limits
-from fairsched.policies.gates.authoring import Kernel, common, in_queue
+from fairsched.policies.gates.authoring import COUNTER_MAX, Kernel, common, in_queue
 from fairsched.policies.gates.base import AdmissionTransaction, BoundedGate, BoundTerms, Returns
 from fairsched.policies.gates.deficit import (
     DeficitGate,
@@ -389,6 +389,22 @@ class HierarchicalAdmissions(AdmissionTransaction):
                 return None
             charge = self.gate.rates.output * counts[clients.index(group)]
             return int(credit_lasts(NUMPY, refilled[state.node[group]], charge))
+        return self._credit_lasts(clients, counts, self.below > 0)
+
+    def in_credit(self, clients: int) -> Bools:
+        own, inner, outer = (
+            self.refilled.take(n[:clients]) for n in (self.state.node, self.state.inner, self.state.outer)
+        )
+        has: Bools = (own > 0) & (inner > 0) & (outer > 0)
+        return has
+
+    def credit_lasts(self, clients: Sequence[int], counts: Sequence[int]) -> int:
+        nodes = np.arange(len(self.below)) != ROOT
+        return (self._credit_lasts(clients, counts, nodes) if clients else None) or COUNTER_MAX
+
+    def _credit_lasts(self, clients: Sequence[int], counts: Sequence[int], of: Bools) -> int | None:
+        """Return after how many steps the first of these nodes gets out of credit; None if none does."""
+        state, refilled = self.state, self.refilled
         nodes, decoding = state.on_paths(clients, counts)
         if state.groups:
             # Clients of one group add up at its node; without groups each has a node of its own.
@@ -397,7 +413,7 @@ class HierarchicalAdmissions(AdmissionTransaction):
             decoding = sums.take(nodes)
         q = refilled.take(nodes)
         # None waits at the root.
-        last = ((self.below.take(nodes) > 0) & (decoding > 0) & (q > 0)).nonzero()[0]
+        last = (of.take(nodes) & (decoding > 0) & (q > 0)).nonzero()[0]
         if not len(last):
             return None
         spans = (q.take(last) - 1) // (self.gate.rates.output * decoding.take(last)) + 1
@@ -555,6 +571,10 @@ class HierarchicalGate(BoundedGate[HierarchicalState]):
         """The state with so many nodes more: children of the root of weight 1, without credit."""
         size = len(state.up) + more
         return with_room(state, size, up=ROOT, q=0, known=False, quantum=self.quantum, in_flight=0, below=0)
+
+    def owners(self, state: HierarchicalState, clients: int) -> tuple[Ints, Ints]:
+        top = np.where(state.outer > ROOT, state.outer, np.where(state.inner > ROOT, state.inner, state.node))[:clients]
+        return top, state.quantum[top]
 
     def refuses(self, kv_tokens: int) -> str | None:
         return self.flat.refuses(kv_tokens)

@@ -8,13 +8,15 @@ from fairsched.policies.local.parameters import Value, changed, parameters, part
 from fairsched.policies.local.policy import ComposedPolicy
 from fairsched.policies.local.predicted_batches import P_S3_1, PredictedBatches, SimilarLength
 from fairsched.policies.local.preemption import displaced
+from fairsched.policies.local.programs import P_PROG_FITS, P_PROG_SERVES, P_PROG_SHARE, ProgramPlaces
 from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, LocalState
 from fairsched.policies.local.state_transfer import MigrationError, keep_debts, migrate
 from fairsched.policies.local.swapping import swapping_step
 
 __all__ = [
-    "LORA_DRAIN", "LORA_PAST", "P_S3_1", "AdapterSlots", "AdmissionPass", "AnyLocalState", "ComposedPolicy", "Foreseen",
-    "LocalState", "MigrationError", "PredictedBatches", "SimilarLength", "Value", "changed", "displaced", "keep_debts",
-    "migrate", "parameters", "parts_with", "settable", "swapping_step"
+    "LORA_DRAIN", "LORA_PAST", "P_PROG_FITS", "P_PROG_SERVES", "P_PROG_SHARE", "P_S3_1", "AdapterSlots",
+    "AdmissionPass", "AnyLocalState", "ComposedPolicy", "Foreseen", "LocalState", "MigrationError", "PredictedBatches",
+    "ProgramPlaces", "SimilarLength", "Value", "changed", "displaced", "keep_debts", "migrate", "parameters",
+    "parts_with", "settable", "swapping_step"
 ]  # fmt: skip

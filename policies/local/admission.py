@@ -31,6 +31,7 @@ from fairsched.policies.base import WaitReason
 from fairsched.policies.batching import Batch, Batching, Chunked, chunks_of
 from fairsched.policies.gates import AdmissionTransaction, AnyGate, GlobalDeficitGate, InBatchGate, OpenGate
 from fairsched.policies.local.adapters import AdapterSlots
+from fairsched.policies.local.programs import ProgramPlaces
 from fairsched.policies.local.reservation import Foreseen
 from fairsched.policies.local.state import AnyLocalState, Flight, LocalState, group_of, settled, steps_of
 from fairsched.policies.orders import (
@@ -42,6 +43,7 @@ from fairsched.policies.orders import (
     leave,
     refreshed,
     waits_for_prefix,
+    with_programs,
 )
 from fairsched.policies.orders import abilities as able
 
@@ -98,6 +100,11 @@ def lacks_slot(room: "AdmissionPass", entry: QueuedRequest) -> bool:
     return room.slots is not None and room.slots.lacks(entry)
 
 
+def lacks_place(room: "AdmissionPass", entry: QueuedRequest) -> bool:
+    """Return whether the KV of programs in progress leaves no room for the call, where something runs."""
+    return room.places is not None and room.room_is_shared and room.places.lacks(room.state, room.view, entry)
+
+
 def behind_landed(room: "AdmissionPass", entry: QueuedRequest) -> bool:
     """Return whether requests of the client that landed with their KV go before this one, which did not."""
     group = group_of(room.policy.gate, entry.request.client)
@@ -121,6 +128,7 @@ PREFIX = AdmissionRule("prefix", prefix_in_progress)
 ADAPTER = AdmissionRule("adapter", lacks_slot)
 LANDED = AdmissionRule("order", behind_landed)
 ORDER = AdmissionRule("order", behind_others)
+PLACE = AdmissionRule("memory", lacks_place)
 MEMORY = AdmissionRule("memory", lacks_memory)
 
 
@@ -165,7 +173,8 @@ class Composition:
     @cached_property
     def passed_over(self) -> tuple[AdmissionRule, ...]:
         """The rules by which a request is passed over for the next of its group."""
-        return (PREFIX,) if waits_for_prefix(self.order) else ()
+        places = (PLACE,) if isinstance(self.order, able.KeepsPrograms) else ()
+        return (PREFIX, *places) if waits_for_prefix(self.order) else places
 
     @cached_property
     def held_back(self) -> tuple[AdmissionRule, ...]:
@@ -236,6 +245,8 @@ class AdmissionPass:
         self.turn = None if policy.ungated else policy.gate.begin(state.gate, heads)
         self.slots = AdapterSlots(state, view) if view.adapter_slots else None
         self.passed_over = (*policy.passed_over, ADAPTER) if self.slots else policy.passed_over
+        order = policy.order
+        self.places = ProgramPlaces(order, policy.gate, self.turn) if isinstance(order, able.KeepsPrograms) else None
         self._foreseen: Foreseen | None = None
         self.refused_steps: int | None = None
         self.withdrawn = False
@@ -248,6 +259,11 @@ class AdmissionPass:
     def heads(self) -> Ints:
         """The best score of each group, as this decision ranks them."""
         return self.state.queue.heads if self.ranking is None else self.ranking.heads
+
+    @property
+    def room_is_shared(self) -> bool:
+        """Whether a request that enters now is beside others."""
+        return bool(self.view.running or self.admissions)
 
     def chosen(self) -> int:
         """Return the group to serve next, or NO_GROUP."""
@@ -268,6 +284,8 @@ class AdmissionPass:
         group: int | None = None
         entry: QueuedRequest | None
         while self.state.queue.entries and first_chunk(batch, 1):
+            if self.places is not None and self.room_is_shared and self.places.full(self.state, self.view):
+                break
             group = self.chosen()
             if group == NO_GROUP or (batch.padded and self._begins_batch(group)):
                 break
@@ -373,9 +391,8 @@ class AdmissionPass:
             # What a gate says of its choice is about all that wait.  While some requests stand still, another adapter
             # may come to be the first to be done.
             return 1
-        if not policy.grows:
-            return stays
-        limits = stays, growth_steps(view, policy.batching), self.refused_steps
+        grown = growth_steps(view, policy.batching) if policy.grows else None
+        limits = stays, grown, self.refused_steps, None if self.places is None else self.places.steps(self.state, view)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _next(self, group: int) -> QueuedRequest | None:
@@ -424,8 +441,7 @@ class AdmissionPass:
         context_tokens = prompt.tokens + entry.generated_tokens
         declared = request.max_output_tokens - entry.generated_tokens
         kept, held = _brought(view, request.id) if view.host.kv or view.landed else (0, 0)
-        alone = not view.running and not self.admissions
-        room = (self._room(kept) if alone or kept else self.free) + held
+        room = (self._room(kept) if not self.room_is_shared or kept else self.free) + held
         output = self.growing_output(entry) if policy.grows else declared
         # To find what is cached costs a part of pinning it, and tells of most that do not fit.
         if output > room:
@@ -480,7 +496,7 @@ class AdmissionPass:
         A request alone may have what the batching rule withholds.  Where an order swaps, its reserve is not for
         requests that come back, and no more comes back in a step than it says.
         """
-        if not self.view.running and not self.admissions:
+        if not self.room_is_shared:
             return self.free + self.policy.batching.withheld(self.view.kv_capacity_tokens)
         if not isinstance(self.policy.order, able.Swaps):
             return self.free
@@ -495,7 +511,7 @@ class AdmissionPass:
         if self._foreseen is None:
             # What running requests are foreseen to hold, before any request enters.
             self._foreseen = Foreseen(self.policy.batching, self.state, self.view, self.batch, self.free)
-        if self.view.running or self.admissions:
+        if self.room_is_shared:
             slack = self._foreseen.slack_beside(entry, size, pinned, whole)
             if slack < 0:
                 self.refused_steps = self._foreseen.steps_refused(slack)
@@ -530,6 +546,8 @@ def enter(
     queue = leave(state.queue, order, request.id, group, admitted=True)
     if cut is not None:
         queue = after_insertion(queue, order, cache, cut, request.prompt, gate.grouped)
+    if isinstance(order, able.KeepsPrograms):
+        queue = with_programs(queue, lambda held: held.started(entry, extend_tokens))
     declared, uncounted = request.max_output_tokens - entry.generated_tokens, 0
     if turn is not None:
         uncounted = declared - turn.counted(group, declared) if policy.held_back else 0
@@ -539,7 +557,7 @@ def enter(
         if entry.kv_tokens:
             turn.unheld(request.client)
     computing = state.computing
-    if policy.passed_over and request.prompt.keys:
+    if PREFIX in policy.passed_over and request.prompt.keys:
         computing = computing.set(request.id, request.prompt)
     steps = steps_of(queue) if isinstance(order, able.Promotes) else 0
     flight = Flight(entry, extend_tokens, extend_tokens + declared, steps, uncounted)

@@ -42,12 +42,16 @@ def changed(part: Any, values: Mapping[str, Any]) -> Any:
 def parts_with(policy: ComposedPolicy, batching: Any, given: Mapping[str, Value]) -> dict[str, Any]:
     """Return order, gate and batching rule with these parameters.
 
-    A deficit gate's `quantum` that is not given is twice the step's token budget.  Raises `ValueError` for a value that
+    A deficit gate's `quantum` that is not given is twice the step's token budget, unless the policy has one of its own.
+    Raises `ValueError` for a value that
     a parameter cannot have.
     """
     values: dict[str, Any] = dict(given)
     batching = changed(batching, values)
     rates = policy.gate.rates
     values["rates"] = Rates(values.get("input_rate", rates.input), values.get("output_rate", rates.output))
-    values.setdefault("quantum", 2 * batching.max_batched_tokens)
+    gate: Any = policy.gate
+    quantum = getattr(attrs.fields(type(gate)), "quantum", None)
+    if quantum is not None and quantum.default == gate.quantum:
+        values.setdefault("quantum", 2 * batching.max_batched_tokens)
     return {"order": changed(policy.order, values), "gate": changed(policy.gate, values), "batching": batching}

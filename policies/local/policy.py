@@ -31,7 +31,7 @@ from fairsched.policies.local.state import AnyLocalState, gone, settled
 from fairsched.policies.local.swapping import swapping_step
 from fairsched.policies.orders import QueuedRequest, Regroups, waits_for_prefix
 from fairsched.policies.orders import queue as queues
-from fairsched.policies.orders.abilities import Promotes, Swaps
+from fairsched.policies.orders.abilities import KeepsPrograms, ProgramsHeld, Promotes, Swaps
 
 G = TypeVar("G")
 
@@ -89,7 +89,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         order = self.order
         if type(self).observe is not ComposedPolicy.observe or not self.ungated:
             return frozenset()
-        decoded = () if isinstance(order, Promotes) else (events.Decoded,)
+        decoded = () if isinstance(order, Promotes | KeepsPrograms) else (events.Decoded,)
         prefilled = () if waits_for_prefix(order) else (events.Prefilled,)
         return frozenset((*decoded, *prefilled))
 
@@ -274,6 +274,8 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
         order, queue = self.order, state.queue
         if isinstance(order, Promotes):
             queue = queues.after_steps(queue, order, event.steps, self.gate.grouped)
+        elif isinstance(order, KeepsPrograms):
+            queue = queues.with_programs(queue, lambda held: held.after(event.steps))
         elif gate is state.gate:
             return state
         return states.LocalState(gate, queue, state.cache, state.flights, state.computing, state.standings)
@@ -289,7 +291,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
 
     def _finished(self, state: AnyLocalState, event: events.Finished) -> AnyLocalState:
         request = state.flights[event.request_id].entry.request
-        state = states.out(self.gate, state, event.request_id, event.output_tokens)
+        state = states.out(self.order, self.gate, state, event.request_id, event.output_tokens)
         if not state.queue.extensions:
             return state
         queue = queues.after_end(state.queue, self.order, request, event.output_tokens, event.time_ns)
@@ -304,7 +306,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
 
     def _cancelled(self, state: AnyLocalState, event: events.Cancelled | events.Migrated) -> AnyLocalState:
         if event.was_running:
-            state = states.out(self.gate, state, event.request_id)
+            state = states.out(self.order, self.gate, state, event.request_id)
             if not event.uncomputed_tokens:
                 return state
             gate = self.gate.settled(state.gate, event.client, -event.uncomputed_tokens, state.queue.heads)
@@ -334,11 +336,12 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
     def _worker_left(self, state: AnyLocalState, event: events.WorkerLeft) -> AnyLocalState:
         """Forget what waited, ran or was cached there; what clients owe stays.  O(what was there)."""
         for request_id in sorted(state.flights):
-            state = states.out(self.gate, state, request_id)
+            state = states.out(self.order, self.gate, state, request_id)
         for request_id in sorted(state.queue.entries):
             client = state.queue.entries[request_id].request.client
             state = gone(self.order, self.gate, state, request_id, client)
-        return replace(state, cache=PrefixCache())
+        queue = queues.with_programs(state.queue, lambda held: ProgramsHeld())
+        return replace(state, queue=queue, cache=PrefixCache())
 
     # --- answering --------------------------------------------------------------------------------------------------
 

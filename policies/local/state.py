@@ -11,8 +11,8 @@ from fairsched.model.request import Prompt
 from fairsched.model.serialization import SCHEMA, StateError, from_json, to_json
 from fairsched.policies.gates import AnyGate, GlobalDeficitGate, InBatchGate
 from fairsched.policies.local.standings import NOT_KNOWN, Standings
-from fairsched.policies.orders import Order, Queue, QueuedRequest, QueueExtension, join, leave
-from fairsched.policies.orders.abilities import Promotions
+from fairsched.policies.orders import Order, Queue, QueuedRequest, QueueExtension, join, leave, with_programs
+from fairsched.policies.orders.abilities import KeepsPrograms, Promotions
 
 G = TypeVar("G")
 
@@ -97,7 +97,9 @@ def gone(order: Order, gate: AnyGate, state: AnyLocalState, request_id: int, cli
     return LocalState(after, queue, state.cache, state.flights, state.computing, state.standings)
 
 
-def out(gate: AnyGate, state: AnyLocalState, request_id: int, output_tokens: int | None = None) -> AnyLocalState:
+def out(
+    order: Order, gate: AnyGate, state: AnyLocalState, request_id: int, output_tokens: int | None = None
+) -> AnyLocalState:
     """Return the state in which a request has left the batch, with all of its output or for another reason (None)."""
     flight = state.flights[request_id]
     after = gate.released(state.gate, flight.entry.request.client, flight.counted, output_tokens)
@@ -106,7 +108,10 @@ def out(gate: AnyGate, state: AnyLocalState, request_id: int, output_tokens: int
         computing = computing.delete(request_id)
     cache = state.cache.release(request_id)
     flights, standings = state.flights.delete(request_id), state.standings.without(request_id)
-    return LocalState(after, state.queue, cache, flights, computing, standings)
+    queue = state.queue
+    if isinstance(order, KeepsPrograms):
+        queue = with_programs(queue, lambda held: held.ended(order, flight.entry, output_tokens))
+    return LocalState(after, queue, cache, flights, computing, standings)
 
 
 def requeued(order: Order, gate: AnyGate, state: AnyLocalState, request_id: int, decoded: int) -> AnyLocalState:
@@ -121,7 +126,7 @@ def requeued(order: Order, gate: AnyGate, state: AnyLocalState, request_id: int,
         preemptions=entry.preemptions + 1,
         tag=entry.tag,
     )
-    return settled(gate, joined(order, gate, out(gate, state, request_id), entry))
+    return settled(gate, joined(order, gate, out(order, gate, state, request_id), entry))
 
 
 def steps_of(queue: Queue) -> int:

@@ -25,12 +25,16 @@ from fairsched.policies.orders.larry import (
 )
 from fairsched.policies.orders.plain import (
     Arrival,
+    CountedPrograms,
     DownstreamLevels,
+    LargestPrograms,
     LongestPrefix,
     LongestPrefixAtOnce,
+    OldestPrograms,
     PriorityGroups,
     ShortestPrompt,
     SortedBatches,
+    WarmPrograms,
 )
 from fairsched.policies.orders.predicted_output import P_LTR_1, P_TRAIL, ShortestPredicted, ShortestRemaining, predicted
 from fairsched.policies.orders.prompts_first import P_SW_2, PromptsFirst
@@ -45,6 +49,7 @@ from fairsched.policies.orders.queue import (
     refreshed,
     waits_for_prefix,
     with_groups,
+    with_programs,
 )
 from fairsched.policies.orders.shortest_prefill import (
     P_HRRN_1,
@@ -67,10 +72,11 @@ __all__ = [
     "AGE_BITS", "AGE_MASK", "NO_PLACE", "P_AFS_1", "P_AGE_1", "P_AGE_2", "P_AGE_3", "P_DL_1", "P_FS_1", "P_HRRN_1",
     "P_HRRN_2", "P_LAR_1", "P_LAR_2", "P_LAR_3", "P_LAR_4", "P_LAR_5", "P_LAS_1", "P_LAS_2", "P_LAS_3", "P_LAS_4",
     "P_LTR_1", "P_SPF_1", "P_SW_2", "P_TRAIL", "QUEUE_BOUNDED", "AgeingOrder", "AgentFairShare", "Arrival",
-    "AttainedService", "CacheMatches", "DownstreamLevels", "EarliestDeadline", "FollowsCache", "HighestResponseRatio",
-    "HolisticShares", "JustInTime", "LarryOrder", "LarryPrintedOrder", "LeastAttained", "LeastSlack", "LongestPrefix",
-    "LongestPrefixAtOnce", "Order", "PriorityGroups", "PromptsFirst", "Queue", "QueueExtension", "QueuedRequest",
-    "Regroups", "ShortestPredicted", "ShortestPrefill", "ShortestPrompt", "ShortestRemaining", "SkipJoin",
-    "SortedBatches", "VirtualFinish", "after_insertion", "join", "join_level", "key", "key_factors", "leave",
-    "level_after", "predicted", "queue", "refreshed", "service_left", "waits_for_prefix", "with_groups"
+    "AttainedService", "CacheMatches", "CountedPrograms", "DownstreamLevels", "EarliestDeadline", "FollowsCache",
+    "HighestResponseRatio", "HolisticShares", "JustInTime", "LargestPrograms", "LarryOrder", "LarryPrintedOrder",
+    "LeastAttained", "LeastSlack", "LongestPrefix", "LongestPrefixAtOnce", "OldestPrograms", "Order", "PriorityGroups",
+    "PromptsFirst", "Queue", "QueueExtension", "QueuedRequest", "Regroups", "ShortestPredicted", "ShortestPrefill",
+    "ShortestPrompt", "ShortestRemaining", "SkipJoin", "SortedBatches", "VirtualFinish", "WarmPrograms",
+    "after_insertion", "join", "join_level", "key", "key_factors", "leave", "level_after", "predicted", "queue",
+    "refreshed", "service_left", "waits_for_prefix", "with_groups", "with_programs"
 ]  # fmt: skip

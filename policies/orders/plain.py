@@ -9,7 +9,7 @@ from fairsched.model.theorem import Theorem
 from fairsched.policies.orders import abilities as able
 from fairsched.policies.orders.base import Order, QueuedRequest
 from fairsched.policies.orders.queue import FollowsCache
-from fairsched.policies.validators import one_of, positive
+from fairsched.policies.validators import not_negative, one_of, positive
 
 
 @attrs.frozen
@@ -80,6 +80,65 @@ class LongestPrefixAtOnce(LongestPrefix):
 
     name: ClassVar[str] = "longest-prefix-at-once"
     waits_for_prefix: ClassVar[bool] = False
+
+
+@attrs.frozen
+class WarmPrograms(LongestPrefix, able.KeepsPrograms):
+    """Longest cached prefix first, with room for the programs that come back."""
+
+    name: ClassVar[str] = "warm-programs"
+
+    keep_steps: int = attrs.field(default=200, validator=not_negative)
+    """For how many decode steps a program's KV is kept between two of its calls."""
+
+
+@attrs.frozen
+class OldestPrograms(able.KeepsPrograms):
+    """Calls in the order in which their programs came, with room for the programs that come back.
+
+    Source: Continuum (arXiv 2511.02230), by its summary: program-level first come, first served, and a time to live.
+    Its time follows from the tool's and the cost of computing again; here it is given.  A program that was forgotten
+    comes anew.
+    """
+
+    name: ClassVar[str] = "oldest-programs"
+
+    keep_steps: int = attrs.field(default=200, validator=not_negative)
+    """For how many decode steps a program's KV is kept between two of its calls."""
+
+    def rank(self, request: Request, cached_tokens: int) -> int:
+        return 0
+
+    def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
+        return -min(queued.tag, TOKENS_MAX)
+
+
+@attrs.frozen
+class CountedPrograms(OldestPrograms):
+    """The same with so many programs in progress as find their KV when they come back.
+
+    Source: Concur (arXiv 2601.22705), by its summary: additive increase and multiplicative decrease by cache signals.
+    Its thresholds are not known to us: a returning call is a hit where half of its context is cached.
+    """
+
+    name: ClassVar[str] = "counted-programs"
+    limit: ClassVar[Literal["memory", "window"]] = "window"
+
+
+@attrs.frozen
+class LargestPrograms(OldestPrograms):
+    """Programs that come back before new ones, the largest first.
+
+    Source: ThunderAgent (arXiv 2602.13692) and its released scheduler: programs in progress fit into memory, those
+    between two calls with all they hold; one that does not is paused there.  It pauses the smallest one between two
+    calls, at intervals of 5 s, and here the one that comes back pauses, at once.  It is told when a program ends, and
+    may halve what it counts of one between two calls with each second; here that counts whole, for a time.
+    """
+
+    name: ClassVar[str] = "largest-programs"
+
+    def rank_queued(self, queued: QueuedRequest, cached_tokens: int) -> int:
+        return min(queued.context_tokens, TOKENS_MAX) if queued.tag < queued.age else 0
 
 
 @attrs.frozen

@@ -330,6 +330,12 @@ def after_end(queue: Queue, order: Order, request: Request, output_tokens: int, 
     return _with_heads(replace(queue, extensions=extensions), order, queue.queues)
 
 
+def with_programs(queue: Queue, change: Callable[[able.ProgramsHeld], able.ProgramsHeld]) -> Queue:
+    """Return the queue after what programs hold changed, where its order keeps that."""
+    held = queue.extension(able.ProgramsHeld)
+    return queue if held is None else replace(queue, extensions=queue.extended(change(held)))
+
+
 def after_insertion(
     queue: Queue, order: Order, cache: PrefixCache, insertion: Insertion, prompt: Prompt, grouped: bool
 ) -> Queue:

@@ -30,6 +30,7 @@ flips = module_of(Flips)
 host_memory = module_of(land)
 larry = module_of(LarryOrder)
 preemption = module_of(local.displaced)
+programs = module_of(local.ProgramPlaces)
 reservation = module_of(local.Foreseen)
 swapping = module_of(local.swapping_step)
 quota = guarantees.quota

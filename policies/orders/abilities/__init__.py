@@ -15,6 +15,7 @@ from fairsched.policies.orders.abilities.preemption import (
     Swaps,
     preempts,
 )
+from fairsched.policies.orders.abilities.programs import KeepsPrograms, ProgramsHeld, needed
 from fairsched.policies.orders.abilities.promotion import FollowsOutput, Promotes, Promotions
 from fairsched.policies.orders.abilities.weighted_round_robin import (
     GROUPS_RISE,
@@ -34,7 +35,8 @@ from fairsched.policies.orders.abilities.weighted_round_robin import (
 
 __all__ = [
     "GROUPS_RISE", "OWN_MAX", "PG_1", "PG_GROUPS", "PG_ROUND", "PG_SERVES", "PG_TURNS", "P_DISPLACED", "P_SWAP",
-    "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "FollowsOutput", "Fronts", "Key",
-    "KeyRanking", "Preempts", "Promotes", "Promotions", "RanksByKey", "Swap", "Swaps", "TakenBatches", "TakesBatches",
-    "TakesTurns", "batch_requests_field", "picks_max", "preempts", "round_picks", "turns_max"
+    "P_TI_2", "QUOTA_POSITIVE", "SWAPPING", "THEOREMS", "TURN_RESPECTED", "FollowsOutput", "Fronts", "KeepsPrograms",
+    "Key", "KeyRanking", "Preempts", "ProgramsHeld", "Promotes", "Promotions", "RanksByKey", "Swap", "Swaps",
+    "TakenBatches", "TakesBatches", "TakesTurns", "batch_requests_field", "needed", "picks_max", "preempts",
+    "round_picks", "turns_max"
 ]  # fmt: skip

@@ -24,6 +24,7 @@ def modules() -> tuple[ModuleType, ...]:
         least_attained,
         predicted_batches,
         preemption,
+        programs,
         shortest_prefill,
         virtual_finish,
         weighted_round_robin,
@@ -32,5 +33,5 @@ def modules() -> tuple[ModuleType, ...]:
 
     return (
         weighted_round_robin, weighted_round_robin_bound, larry, ageing, deadlines, shortest_prefill, least_attained,
-        predicted_batches, batches, virtual_finish, preemption, admission
+        predicted_batches, batches, virtual_finish, programs, preemption, admission
     )  # fmt: skip
