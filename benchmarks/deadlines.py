@@ -2,7 +2,7 @@
 
     python benchmarks/deadlines.py [WORKLOAD ...] [--requests COUNT]
 
-The built-in workloads have no targets, so each client gets one, as in row 88: every other one wants the first token
+The built-in workloads have no targets, so each client gets one, as in row 95: every other one wants the first token
 within 2 s, the others the whole answer within 60 s.  Each workload is sent at its own rate to one simulated worker.  A
 row is an order; its columns are SLO attainment in per cent under an open gate, the counter gate, the deficit gate and
 in bands, of all requests and, after the slash, of the client that is worst off.

@@ -215,7 +215,7 @@ def _passed(jobs: Workload, one: Run, order: EarliestDeadline) -> int:
 
 
 @row(
-    id="88",
+    id="95",
     about="deadlines behind a gate",
     panel="deadlines behind a gate",
     platform=Platform(A100),
@@ -281,7 +281,7 @@ def deadlines(on: Platform, seed: int) -> Figures:
 
 
 PANELS = (
-    Panel("deadlines behind a gate", "SLO attainment alone, behind the deficit gate, and in bands", rows=("88",)),
+    Panel("deadlines behind a gate", "SLO attainment alone, behind the deficit gate, and in bands", rows=("95",)),
     Panel(
         "a quantum that fits the traffic",
         "throughput, Jain's index, gap over bound and p99 of TTFT over all generated workloads",
