@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UNITS = {"gpu": "GPU", "cost": "A100 of cost", "dollar": "dollar an hour", "joule": "kJ"}
-_SCALE = {"gpu": 1.0, "cost": 1.0, "dollar": 1.0, "joule": 1_000.0}
 _COLUMNS = (
     Column("fleet", kind="word"),
     Column("req/s"),
@@ -46,11 +45,6 @@ def replan_sheet(found: Replan) -> Sheet:
     )
 
 
-def _unit_rate(search: Search, found: Rated) -> float:
-    """Return requests a second for each unit of the objective, or requests for each kilojoule."""
-    return found.value(search.objective) * _SCALE[search.objective]
-
-
 def _rows(search: Search) -> list[tuple[str, ...]]:
     front = {found.candidate.text for found in search.frontier}
     made: list[tuple[str, ...]] = []
@@ -64,7 +58,7 @@ def _rows(search: Search) -> list[tuple[str, ...]]:
             (
                 candidate.fleet.text,
                 rate(found.rate) if found.rate else "none",
-                f"{_unit_rate(search, found):.3g}" if found.rate else "-",
+                f"{found.value(search.objective):.3g}" if found.rate else "-",
                 f"{candidate.fleet.gpus}",
                 share(candidate.fleet.prefill_share) if candidate.fleet.is_split else "shared",
                 f"{candidate.policy}, {params}",
@@ -90,7 +84,7 @@ def _lines(search: Search) -> list[str]:
     shared = f", {share(fleet.prefill_share)} of the GPUs for prompts" if fleet.is_split else ""
     said = [
         head + f"{best.candidate.text} keeps them up to {rate(best.rate)} requests a second: "
-        f"{_unit_rate(search, best):.3g} for each {unit}{shared}.",
+        f"{best.value(search.objective):.3g} for each {unit}{shared}.",
     ]
     others = [found for found in search.found if found.rate and found.candidate.fleet.is_split != fleet.is_split]
     if others:
@@ -123,7 +117,7 @@ def frontier_plot(search: Search) -> Plot:
     """Goodput against what the fleets take, with the frontier."""
 
     def point(found: Rated) -> tuple[float, float]:
-        return found.amount(search.objective) / _SCALE[search.objective], found.rate
+        return found.amount(search.objective), found.rate
 
     every = (
         (False, "both phases on each worker", COLOURS[0]),

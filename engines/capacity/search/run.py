@@ -60,9 +60,9 @@ class Rated:
         return self.rate / self.amount(objective)
 
     def amount(self, objective: Objective) -> float:
-        """Return what the fleet takes: of joules, what it drew a second at its rate."""
+        """Return what the fleet takes: of kilojoules, what it drew a second at its rate."""
         drawn = self.goodput.tried[self.rate].watts if objective == "joule" and self.rate else None
-        return self.candidate.fleet.amount(objective) if drawn is None else drawn
+        return self.candidate.fleet.amount(objective) if drawn is None else drawn / 1_000
 
     @property
     def least_excess(self) -> float:

@@ -15,7 +15,7 @@ from fairsched.model.request import Workload
 
 Objective = Literal["gpu", "cost", "dollar", "joule"]
 OBJECTIVES: tuple[Objective, ...] = ("gpu", "cost", "dollar", "joule")
-"""What the rate is divided by: GPUs, their cost relative to an A100, dollars an hour, or joules a second."""
+"""What the rate is divided by: GPUs, their cost relative to an A100, dollars an hour, or kilojoules a second."""
 Splitting = Literal["both", "only", "never"]
 LINK_BYTES_PER_S = 25_000_000_000
 """KV between workers: a network adapter of 200 Gbit/s, as in Splitwise's machines."""
@@ -86,7 +86,7 @@ class FleetPlan:
         return min(pool.latency.kv_capacity_tokens for pool in self.pools)
 
     def amount(self, objective: Objective) -> float:
-        """Return what the fleet takes of GPUs, cost, dollars an hour or, at most, joules a second: its rated power.
+        """Return what the fleet takes of GPUs, cost, dollars an hour or, at most, kilojoules a second: its rated power.
 
         Raises `ValueError` where that is not known.
         """
@@ -95,7 +95,7 @@ class FleetPlan:
         total = 0.0
         for pool in self.pools:
             gpu = gpu_of(pool.latency)
-            each = {"cost": gpu.cost, "dollar": gpu.dollars_per_hour, "joule": gpu.watts}[objective]
+            each = {"cost": gpu.cost, "dollar": gpu.dollars_per_hour, "joule": gpu.watts / 1_000}[objective]
             if each is None:
                 raise ValueError(f"nothing says what a GPU of kind {gpu.name} takes, per {objective}: choose --per gpu")
             total += pool.gpus * each

@@ -57,7 +57,7 @@ def test_a_fleet_costs_what_its_gpus_cost() -> None:
     fleet = search.fleet_of("2xbloom-176b-h100:prefill+1xbloom-176b-a100:decode")
     assert fleet.gpus == 24
     assert fleet.amount("cost") == pytest.approx(16 * 2.35 + 8)
-    assert fleet.amount("joule") == pytest.approx(16 * 700 + 8 * 400)
+    assert fleet.amount("joule") == pytest.approx(16 * 0.7 + 8 * 0.4)
     assert fleet.amount("dollar") == pytest.approx(16 * 4.752 + 17.6)
     assert fleet.prefill_share == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match="what a GPU of kind a6000 takes, per dollar: choose --per gpu"):
@@ -129,10 +129,10 @@ def test_joules_are_what_was_drawn_at_the_rate_found() -> None:
     the rated power, by which fleets are weighed that keep none."""
     found = search.search_fleets(QUESTION, search.Space((OPT,), gpus=(1, 2), splitting="never").candidates(CODE))
     for each in found.found:
-        watts, rated = each.amount("joule"), each.candidate.fleet.amount("joule")
-        assert watts == each.goodput.tried[each.rate].watts
-        assert idle_nj(OPT, 10**9) / 1e9 * each.candidate.fleet.gpus < watts < rated
-        assert each.value("joule") == each.rate / watts
+        drawn, rated = each.goodput.tried[each.rate].watts, each.candidate.fleet.amount("joule") * 1_000
+        assert drawn is not None
+        assert idle_nj(OPT, 10**9) / 1e9 * each.candidate.fleet.gpus < drawn < rated
+        assert each.value("joule") == each.rate / (drawn / 1_000)
     never = Rated(found.found[0].candidate, Goodput(None, {1.0: RateTrial((2.0,), 0, 1)}), 0.0)
     assert never.amount("joule") == never.candidate.fleet.amount("joule")
 
