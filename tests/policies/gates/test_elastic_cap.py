@@ -4,25 +4,20 @@ from collections import Counter
 from itertools import combinations
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from fairsched.engines.simulation import Simulator
 from fairsched.model import events as ev
 from fairsched.model.machine import DEFAULT_PRESET, PRESETS
-from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
-from fairsched.policies.batching import Chunked
 from fairsched.policies.catalog import DLPM
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.gates import deficit as kernel
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import CLUSTER_POLICIES
-from tests.support.policies.contended import ContendedGaps, ContendedReport
 from tests.support.policy_play import Play
 
 MEMORY = 200
@@ -120,42 +115,11 @@ def served(policy: ComposedPolicy, jobs: list[tuple[int, int, int, int, int]], m
     return told
 
 
-def watched(policy: ComposedPolicy, events: list[ev.Event], memory: int = MEMORY) -> ContendedReport:
-    """What the watch of the policy's gate says of a run, the second time that it is asked."""
-    watch = ContendedGaps(policy.gate, policy.guarantee.limits(memory, 64))  # type: ignore[arg-type]
-    for event in events:
-        watch.observe(event)
-    watch.report()
-    return watch.report()
+class Gaps:
+    """What D-elastic is about, by its definition: what waits and runs, and the leads of each pair while both wait.
 
-
-def followed(
-    policy: ComposedPolicy, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY
-) -> ContendedReport:
-    """A run and what its watch says."""
-    return watched(policy, served(policy, jobs, memory), memory)
-
-
-JOBS = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 300), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
-    min_size=1,
-    max_size=40,
-)
-
-
-@given(JOBS, st.integers(1, 60), st.integers(1, 40))
-def test_no_gap_passes_its_bound_unless_outputs_were_longer_than_counted(
-    jobs: list[tuple[int, int, int, int, int]], cap: int, quantum: int
-) -> None:
-    """No admission passes the cap beside others, and a gap over D-elastic's bound names OutputsLikely."""
-    report = followed(elastic(cap, quantum=quantum), jobs)
-    assert not report.past_cap
-    assert not report.over or report.unlikely
-
-
-class Defined:
-    """What is watched, from its definition: what waits and runs after each event, and the leads of each pair while both
-    wait."""
+    `unlikely` counts charges beyond what was counted, which OutputsLikely excludes, and `past_cap` admissions over the
+    cap beside others; of each pair `seen` has the gap, and its bound."""
 
     def __init__(self, policy: ComposedPolicy, memory: int) -> None:
         assert isinstance(policy.gate, DeficitGate)
@@ -178,6 +142,11 @@ class Defined:
         most = self.charge_max(max(self.gate.in_flight_cap_tokens or 0, self.largest))
         return 2 * (self.gate.quantum - 1) + most + max(most, before)
 
+    @property
+    def over(self) -> int:
+        """How many pairs passed their bounds."""
+        return sum(gap > bound for gap, bound in self.seen)
+
     def judge(self, pair: tuple[int, int]) -> None:
         """The time in which the two waited together is over."""
         before, leads = self.together[pair]
@@ -187,7 +156,7 @@ class Defined:
         """What an admission charges."""
         client, left = event.client, self.left[event.request_id]
         before = sum(tokens for own, tokens in self.running.values() if own == client)
-        likely = self.usual[client] if self.gate.elastic else 0
+        likely = self.usual[client]
         counted = event.extend_tokens + (min(left, likely) if likely else left)
         if len(set(self.waiting.values())) > 1:
             self.largest = max(self.largest, counted)
@@ -220,9 +189,6 @@ class Defined:
                 self.running.pop(event.request_id, None)
                 if isinstance(event, ev.Finished):
                     self.usual[event.client] = kernel.learned(self.usual[event.client], event.output_tokens)
-            case ev.WorkerLeft():
-                self.waiting.clear()
-                self.running.clear()
         for client, cost in charges.items():
             self.unlikely += self.since[client] <= self.held[client] < self.since[client] + cost
             self.since[client] += cost
@@ -241,88 +207,31 @@ class Defined:
             self.together[f, g] = max(self.held[f], self.held[g]), [self.served[f] - self.served[g]]
 
 
-def by_definition(policy: ComposedPolicy, events: list[ev.Event], memory: int = MEMORY) -> ContendedReport:
-    """What the watch should say."""
-    defined = Defined(policy, memory)
-    for event in events:
-        defined.follow(event)
-    for pair in defined.together:
-        defined.judge(pair)
-    gap, most = (max((each[i] for each in defined.seen), default=0) for i in (0, 1))
-    over = sum(one > its for one, its in defined.seen)
-    return ContendedReport(gap, defined.bound(0), most, over, defined.unlikely, defined.past_cap)
+def followed(policy: ComposedPolicy, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> Gaps:
+    """Return what a run's gaps were."""
+    gaps = Gaps(policy, memory)
+    for event in served(policy, jobs, memory):
+        gaps.follow(event)
+    for pair in gaps.together:
+        gaps.judge(pair)
+    return gaps
 
 
-def requests(events: list[ev.Event]) -> list[Request]:
-    """The requests that came."""
-    return [event.request for event in events if isinstance(event, ev.Arrived)]
-
-
-CROWDED = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 30), st.integers(1, 40), st.integers(1, 40)),
-    min_size=12,
+JOBS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 300), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
+    min_size=1,
     max_size=40,
 )
 
 
-@given(
-    st.one_of(JOBS, CROWDED, CROWDED),
-    st.integers(1, 60),
-    st.integers(1, 20),
-    st.sampled_from([{}, {"in_flight_cap_tokens": 90}]),
-    st.sampled_from(["static", "optimistic"]),
-    st.sampled_from([0, 10]),
-    st.integers(0, 3),
-)
-def test_a_watch_says_what_a_run_was(
-    jobs: list[tuple[int, int, int, int, int]],
-    cap: int,
-    quantum: int,
-    other: dict[str, Any],
-    reserve: Any,
-    cached_percent: int,
-    lost: int,
+@given(JOBS, st.integers(1, 60), st.integers(1, 40))
+def test_no_gap_passes_its_bound_unless_outputs_were_longer_than_counted(
+    jobs: list[tuple[int, int, int, int, int]], cap: int, quantum: int
 ) -> None:
-    """Of a run under another gate, whose prompts are shared, whose callers give up, which is cut short or whose worker
-    is lost: gaps, bounds, charges beyond what was counted and admissions past the cap are those of their definition;
-    and to ask for them changes nothing."""
-    gate = DeficitGate(
-        Rates(2, 3), quantum, cap, cached_percent=cached_percent, cap_holds="always" if cap % 3 == 0 else "contended"
-    )
-    policy: ComposedPolicy = DLPM(gate=gate, batching=Chunked(reserve=reserve, max_batched_tokens=30))
-    events = served(attrs.evolve(policy, gate=DeficitGate(Rates(2, 3), 90, **other)), jobs, 90)
-    events = events[: len(events) * (4 - lost) // 4]
-    if lost > 1:
-        events = [*events, ev.WorkerLeft(events[-1].time_ns, 0), *after(events)] if events else []
-    assert watched(policy, events, 90) == by_definition(policy, events, 90)
-
-
-def test_what_attains_a_bound_does_not_pass_it() -> None:
-    """A client that is charged all that was counted is charged no more than that until the token after it, which counts
-    once; and a gap that is its bound is not over it."""
-    for jobs, unlikely in (([(0, 0, 1, 3, 3)], 0), ([(0, 0, 1, 3, 3), (0, 400, 1, 50, 12)], 1)):
-        events = served(elastic(8), jobs)
-        assert watched(elastic(8), events).unlikely == by_definition(elastic(8), events).unlikely == unlikely
-    events = served(DLPM(gate=DeficitGate(quantum=30)), TOGETHER, 820)
-    gap = watched(elastic(41, quantum=1), events, 820).gap
-    attained = (gap - 2 * (2 * 41 - 1)) // 2 + 1
-    for quantum, over in ((attained - 1, 1), (attained, 0)):
-        report = watched(elastic(41, quantum=quantum), events, 820)
-        assert (report.over, gap - report.bound_max) == (over, 2 * over)
-
-
-def after(events: list[ev.Event]) -> list[ev.Event]:
-    """The same once more, of requests with other ids: they come again."""
-    shift = 1 + max((request.id for request in requests(events)), default=0)
-    again: list[ev.Event] = []
-    for event in events:
-        if isinstance(event, ev.Arrived):
-            again.append(replace(event, request=replace(event.request, id=event.request.id + shift)))
-        elif hasattr(event, "request_id"):
-            again.append(replace(event, request_id=event.request_id + shift))
-        else:
-            again.append(event)
-    return again
+    """No admission passes the cap beside others, and a gap over D-elastic's bound names OutputsLikely."""
+    gaps = followed(elastic(cap, quantum=quantum), jobs)
+    assert not gaps.past_cap
+    assert gaps.unlikely or not gaps.over
 
 
 TOGETHER = [(client, 0, 1, 40, 40) for client in (0, 1) for _ in range(40)]
@@ -334,17 +243,11 @@ def test_a_gate_that_forgets_its_cap_is_found(monkeypatch: pytest.MonkeyPatch) -
     policy = elastic(41, quantum=30)
     kept = followed(policy, TOGETHER, 820)
     assert (kept.over, kept.unlikely, kept.past_cap) == (0, 0, 0)
-    assert 0 < kept.gap <= kept.bound == 2 * (30 + (2 * 41 - 1) - 1)
+    assert 0 < max(gap for gap, _ in kept.seen) <= kept.bound(0) == 2 * (30 + (2 * 41 - 1) - 1)
     monkeypatch.setattr(kernel, "may_hold", lambda *seen: True)
     forgotten = followed(policy, TOGETHER, 820)
     assert forgotten.over > 0
     assert forgotten.past_cap > 0
-
-
-def test_a_watch_needs_a_cap() -> None:
-    """Without one D-elastic says nothing."""
-    with pytest.raises(ValueError, match="in-flight cap"):
-        ContendedGaps(DeficitGate(), DLPM().guarantee.limits(100, 10))
 
 
 @pytest.mark.parametrize(

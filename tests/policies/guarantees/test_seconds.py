@@ -17,7 +17,7 @@ from fairsched.model.pricing import Rates
 from fairsched.model.request import Client, Workload
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
-from fairsched.policies.gates import BoundTerms, CounterGate, DeficitGate, InBatchGate
+from fairsched.policies.gates import CounterGate, DeficitGate, InBatchGate
 from fairsched.policies.guarantees import Pace, WorstWait, seconds
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
@@ -281,23 +281,6 @@ def test_so_many_requests_run_where_one_more_finds_no_room(memory: int, context:
     """T-batch: as many as it takes until less than a request is left of the memory, or all that may run."""
     enough = next(n for n in range(1, memory + 2) if n * context > memory - context)
     assert seconds.least_batch(memory, context, running) == min(enough, running)
-
-
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), max_size=6))
-def test_what_is_charged_during_a_wait_is_that_of_the_client_that_fares_worst(terms: list[tuple[int, int]]) -> None:
-    """D-A.2-weighted summed over all others, in turns and in flight; nothing where there is no client."""
-
-    def waits(f: int) -> tuple[int, int, int]:
-        own, debt = terms[f]
-        others = [each for i, each in enumerate(terms) if i != f]
-        turns = sum(2 * quantum + quantum * (debt - 1) // own for quantum, _ in others)
-        in_flight = debt - 1 + sum(charge - 1 for _, charge in others)
-        return turns + in_flight, turns, in_flight
-
-    assert (
-        seconds.wait_costs(tuple(BoundTerms(*each) for each in terms))
-        == max(map(waits, range(len(terms))), default=(0, 0, 0))[1:]
-    )
 
 
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 20), st.integers(1, 90), st.integers(1, 20))

@@ -39,8 +39,6 @@ def _pace(w: SimpleNamespace) -> Any:
 
 # --- steps by the latency model ---------------------------------------------------------------------------------------
 
-_CHUNKS = (("n1", "x1"), ("n2", "x2"))
-
 
 def _model(w: SimpleNamespace) -> Any:
     """Return a latency model of these coefficients, with one piece of decode."""
