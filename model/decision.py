@@ -4,12 +4,13 @@ It sees resources, never the truth about outputs and never a queue it has to sca
 and dispatches for a cluster; the receiver applies them.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 from immutables import Map
 
-from fairsched.model.prefix_cache import SortedTuple
+from fairsched.model.prefix_cache import NO_FLOORS, SortedTuple, beyond
 
 # --- what it sees -----------------------------------------------------------------------------------------------------
 
@@ -119,7 +120,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     `running_ranks` holds (rank, request id), the youngest last.  `host` is the worker's host memory, with the KV of
     requests that were swapped out.  `landed` says how much memory waiting requests hold that came with their KV.
     `paused` requests, in the order in which they were, run and are neither `prefilling` nor `decoding`.  Requests that
-    run have at most `adapter_slots` different adapters.
+    run have at most `adapter_slots` different adapters.  `reserves` says, of each client with a floor, how many tokens
+    are free for it alone, beside those that are free for all.
     """
 
     now_ns: int
@@ -139,6 +141,11 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     landed: Map[int, Landed] = NOTHING_LANDED
     paused: tuple[int, ...] = ()
     adapter_slots: int = 0
+    reserves: Map[int, int] = NO_FLOORS
+
+    def free_beside(self, taken: Mapping[int, int]) -> int:
+        """Return what is free for all when clients have taken so many tokens, from their reserves first."""
+        return self.kv_free_tokens - beyond(self.reserves, taken)
 
     def decoded_tokens(self, request_id: int) -> int:
         """Output tokens that a running request produced since it was admitted.  O(1)."""

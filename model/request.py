@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fairsched.model.pricing import WEIGHT_MAX, accepted
+from fairsched.model.pricing import CAPACITY_TOKENS_MAX, WEIGHT_MAX, accepted
 from fairsched.model.shown import short_repr
 
 KEY_BYTES = 8
@@ -93,16 +93,20 @@ class Client(msgspec.Struct, frozen=True):
 
     `groups` are those to which the client belongs, an organisation or an organisation and a user of it, each with its
     weight among its own siblings; unset for a client in none.  They matter to a gate that shares by groups
-    (`policies.gates.hierarchical`) and to no other.
+    (`policies.gates.hierarchical`) and to no other.  On each worker `cache_floor_tokens` of KV are its own, running or
+    cached (`model.prefix_cache.shares`); unset for a client without a floor.
     """
 
     id: int
     name: str
     weight: int = 1
     groups: Groups | msgspec.UnsetType = msgspec.UNSET
+    cache_floor_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         accepted(f"client {self.name!r}: a weight", self.weight, WEIGHT_MAX)
+        if self.cache_floor_tokens is not msgspec.UNSET:
+            accepted(f"client {self.name!r}: a cache floor", self.cache_floor_tokens, CAPACITY_TOKENS_MAX)
         if len(self.place) > GROUPS_MAX:
             raise ValueError(f"client {self.name!r}: at most {GROUPS_MAX} groups, not {len(self.place)}")
         if not self.place:
@@ -122,17 +126,27 @@ class Client(msgspec.Struct, frozen=True):
         here, there = ("/".join(name for name, _ in each) for each in (self.place, groups))
         if here != there:
             raise ValueError(f"client {self.name!r} is in {here or 'no group'} and stays there, not in {there}")
-        return Client(self.id, self.name, weight, groups)
+        return Client(self.id, self.name, weight, groups, self.cache_floor_tokens)
+
+    @property
+    def cache_floor(self) -> int:
+        """Its floor in tokens of KV, 0 without one."""
+        return 0 if self.cache_floor_tokens is msgspec.UNSET else self.cache_floor_tokens
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to say of it: weight 1, in no group."""
-        return self.weight == 1 and not self.place
+        """Whether there is nothing to say of it: weight 1, in no group, without a floor."""
+        return self.weight == 1 and not self.place and not self.cache_floor
 
     @property
     def place(self) -> Groups:
         """Its groups, none if unset."""
         return self.groups if isinstance(self.groups, tuple) else ()
+
+
+def floors_of(clients: Iterable[Client]) -> dict[int, int]:
+    """Return the cache floors of clients that have one, in tokens of KV on each worker."""
+    return {client.id: client.cache_floor for client in clients if client.cache_floor}
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):

@@ -26,7 +26,7 @@ from fairsched.model import events as ev
 from fairsched.model import worker as transitions
 from fairsched.model.decision import NO_HOST, Admission, Host, StepPlan
 from fairsched.model.machine import LatencyModel
-from fairsched.model.request import Job, Request
+from fairsched.model.request import Client, Job, Request, floors_of
 from fairsched.model.worker import WorkerState, land, lose_host
 from fairsched.policies.base import AnyLocalPolicy
 from fairsched.policies.guarantees import charged_at_once, held_tokens
@@ -246,10 +246,11 @@ def replayers_of(log: LogReader, policy: AnyLocalPolicy) -> list[LogReplayer]:
         state = None if run.state is None else policy.state_from_json(run.state)
         return [LogReplayer(policy, WindowReplica(run), state)]
     alone = run.workers == 1 or policy.shared_credit is None
-    return [
-        LogReplayer(policy, WorkerReplica(WorkerState(worker, 0), log.jobs, run.latency_of(worker)), alone=alone)
+    replicas = [
+        WorkerReplica(WorkerState(worker, 0), log.jobs, run.latency_of(worker), clients=log.clients)
         for worker in range(run.workers)
     ]
+    return [LogReplayer(policy, replica, alone=alone) for replica in replicas]
 
 
 class WorkerReplica(Replica):
@@ -259,8 +260,16 @@ class WorkerReplica(Replica):
     its effects in the states of worker and policy), while it is set; decode runs are then taken step by step.
     """
 
-    def __init__(self, state: WorkerState, jobs: Mapping[int, Job], latency: LatencyModel, since_ns: int = 0) -> None:
+    def __init__(
+        self,
+        state: WorkerState,
+        jobs: Mapping[int, Job],
+        latency: LatencyModel,
+        since_ns: int = 0,
+        clients: Sequence[Client] = (),
+    ) -> None:
         self.state = state
+        self._clients = clients
         self.since_ns = since_ns
         self.on_decision: Callable[[], None] | None = None
         self._jobs = jobs
@@ -293,6 +302,8 @@ class WorkerReplica(Replica):
         elif not isinstance(event, _ELSEWHERE):
             self._decided()
             self._happen(event)
+        elif isinstance(event, ev.ClientConfigured):
+            self.state = self.state.with_floors(floors_of(self._clients))
         if not isinstance(event, ev.Decoded):
             yield event
         if not self.state.in_flight:
@@ -437,7 +448,8 @@ class WorkerReplica(Replica):
                 kv_capacity_tokens=capacity, host_capacity_tokens=host, keep_ns=keep, adapter_slots=slots
             ):
                 memory = Host(host) if host else NO_HOST
-                self.state = WorkerState(state.worker, capacity, host=memory, keep_ns=keep, adapter_slots=slots)
+                joined = WorkerState(state.worker, capacity, host=memory, keep_ns=keep, adapter_slots=slots)
+                self.state = joined.with_floors(floors_of(self._clients))
             case ev.WorkerLeft():
                 self.state = WorkerState(state.worker, 0)
 

@@ -6,6 +6,8 @@ own.  The others share the name `overflow`.
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from fairsched.model.request import Client, Groups
 
 OTHERS = "others"
@@ -64,11 +66,11 @@ class ClientRegistry:
         self._ids[client.name] = client.id
         self.all[client.id : client.id + 1] = [client]
 
-    def changed(self, name: str, weight: int, groups: Groups = ()) -> Client:
-        """Return the client of that name as it will be; a new one has the next number."""
-        if name in self._ids:
-            return self[name].changed(weight, groups)
-        return Client(len(self.all), name, weight, groups)
+    def changed(self, name: str, weight: int, groups: Groups = (), cache_floor_tokens: int | None = None) -> Client:
+        """Return the client of that name as it will be; a new one has the next number.  Without a floor, its own
+        stays."""
+        known = self[name].changed(weight, groups) if name in self._ids else Client(len(self.all), name, weight, groups)
+        return known if cache_floor_tokens is None else replace(known, cache_floor_tokens=cache_floor_tokens)
 
     def resolve(self, name: str) -> tuple[Client, bool]:
         """Return the client of that name, or the one of `overflow`, and whether it is new."""

@@ -259,17 +259,22 @@ class Engine:
         self._answers.call(self.cancel)
         return True
 
-    def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
-        """Set a client's weight, a positive integer share, and the groups that it is in (see `Client`).
+    def configure_client(
+        self, client: str, weight: int, groups: Groups = (), cache_floor_tokens: int | None = None
+    ) -> None:
+        """Set a client's weight, a positive integer share, and the groups and the floor that it has (see `Client`).
 
-        Which groups is told before its first request, and stays; without `groups` so do their weights.
+        Which groups is told before its first request, and stays; without `groups` so do their weights.  A floor is set
+        before the engine's first request: raises `ValueError` later, or where floors pass the worker's KV.
         """
-        self._put(self.clients.changed(client, weight, groups))
+        self._put(self.clients.changed(client, weight, groups, cache_floor_tokens))
 
     def _put(self, client: Client) -> None:
         if self.certified is not None:
             self.certified.check_weight(client)
         is_new = client.name not in self.clients
+        if client.cache_floor != self.state.floors.get(client.id, 0):
+            self.state = self.state.with_floors({**self.state.floors, client.id: client.cache_floor})
         self.clients.put(client)
         if is_new:
             self.bus.client(client)

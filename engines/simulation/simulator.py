@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from heapq import heapify
 from typing import Any
 
+from attrs import evolve
+
 from fairsched.engines.simulation.calls import CallGraph
 from fairsched.engines.simulation.control_plane import ControlPlane, Reports
 from fairsched.engines.simulation.dispatcher import Dispatcher
@@ -22,7 +24,7 @@ from fairsched.engines.workloads import fleet
 from fairsched.model import worker as transitions
 from fairsched.model.events import Event, WorkerDraining, WorkerJoined, WorkerLeft, configured
 from fairsched.model.machine import LatencyModel
-from fairsched.model.request import Workload
+from fairsched.model.request import Workload, floors_of
 from fairsched.policies.base import AnswersWorkers, AnyClusterPolicy, AnyLocalPolicy
 
 FRUITLESS_MAX = 1_000
@@ -71,6 +73,8 @@ class Simulator:
         self._changes = fleet.checked_changes(changes, len(first))
         joins = [change.spec or first[0] for change in self._changes if isinstance(change, fleet.Join)]
         specs = fleet.checked_workers([*first, *joins])
+        if floors := floors_of(workload.clients):
+            specs = tuple(evolve(spec, floors=floors) for spec in specs)
         self.workload = workload
         self.router = router.fitted(specs[0].latency).informed([job.request for job in workload.jobs], len(first))
         self.loop = EventLoop()

@@ -10,7 +10,7 @@ from fairsched.model import lazy_exports
 if TYPE_CHECKING:
     from fairsched.engines.workloads import fleet
     from fairsched.engines.workloads.accounts import Account, with_account
-    from fairsched.engines.workloads.clients import ClientSpec
+    from fairsched.engines.workloads.clients import ClientSpec, with_floors
     from fairsched.engines.workloads.errors import TraceError, WorkloadError, unknown
     from fairsched.engines.workloads.fleet import Change, Join, KvLink, WorkerSpec, described
     from fairsched.engines.workloads.generators import WORKLOADS, generate
@@ -35,5 +35,5 @@ __all__ = [
     "CLIENTS_SHOWN_MAX", "FORMATS", "ONE_WORKER", "STDIN", "WORKLOADS", "Account", "BatchJobs", "Change", "ClientSpec",
     "Join", "KvLink", "Lines", "Progress", "Source", "TraceError", "WorkerSpec", "WorkloadError", "at_rate",
     "described", "fleet", "generate", "load_trace", "rate_cautions", "read_batch", "render_info", "save_workload",
-    "shared_blocks", "trace_info", "unknown", "with_account", "workload_of_columns"
+    "shared_blocks", "trace_info", "unknown", "with_account", "with_floors", "workload_of_columns"
 ]  # fmt: skip

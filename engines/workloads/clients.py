@@ -1,10 +1,11 @@
 """Clients: mixes for traces that name no clients, and weights for those that do."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
+from msgspec.structs import replace
 
 from fairsched.engines.workloads.errors import WorkloadError, unknown
 from fairsched.engines.workloads.readers import TraceRow
@@ -64,6 +65,17 @@ class ClientSpec:
                 weights = tuple(weight for _, weight in found)
                 return cls(text, names, equal, weights, names_trace=True, paths=kind == "paths:")
         raise WorkloadError(f"clients {text!r}: expected {GRAMMAR} with at most {CLIENTS_MAX} clients")
+
+
+def with_floors(clients: Sequence[Client], floors: Mapping[str, int]) -> tuple[Client, ...]:
+    """Return the clients with floors of those named; raises `WorkloadError` for a name that none has."""
+    names = [client.name for client in clients]
+    if missing := sorted(set(floors) - set(names)):
+        raise unknown("client", missing[0], names)
+    return tuple(
+        replace(client, cache_floor_tokens=floors[client.name]) if client.name in floors else client
+        for client in clients
+    )
 
 
 DEFAULT_CLIENTS = ClientSpec.parse("zipf:8:1")

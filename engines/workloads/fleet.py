@@ -5,12 +5,13 @@ Workers are numbered from 0 on, those that join later after those that are there
 of the workload's arrivals.  What comes too late (no request is left, or the worker is gone) does not happen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from fairsched.model.decision import NO_HOST, Host, Overlap, Role
 from fairsched.model.machine import LatencyModel
+from fairsched.model.prefix_cache import NO_FLOORS
 from fairsched.model.worker import WorkerState
 from fairsched.policies.routers import visible_ns
 
@@ -88,7 +89,8 @@ class WorkerSpec:
     With `host_capacity_tokens` of host memory KV can be swapped there over `host_link` (None: that of PCIe).  Its
     `role` says to policies which phase of a request it is there for.  The KV of a call that others of its
     program follow counts as used `keep_ns` after its end, and gives way to whatever needs memory.  Its running requests
-    have at most `adapter_slots` different LoRA adapters; without slots a request that names one is rejected.
+    have at most `adapter_slots` different LoRA adapters; without slots a request that names one is rejected.  Clients
+    have `floors` of KV in tokens; those of a workload's clients are added in a simulation.
     """
 
     latency: LatencyModel
@@ -98,6 +100,7 @@ class WorkerSpec:
     role: Role = "both"
     keep_ns: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     adapter_slots: int = 0
+    floors: Mapping[int, int] = NO_FLOORS
 
     @property
     def capacity(self) -> int:
@@ -108,7 +111,8 @@ class WorkerSpec:
         """Return the state of a worker of this kind without requests."""
         host = Host(self.host_capacity_tokens) if self.host_capacity_tokens else NO_HOST
         slots = self.adapter_slots
-        return WorkerState(worker, self.capacity, host=host, role=self.role, keep_ns=self.keep_ns, adapter_slots=slots)
+        state = WorkerState(worker, self.capacity, host=host, role=self.role, keep_ns=self.keep_ns, adapter_slots=slots)
+        return state.with_floors(self.floors)
 
     @property
     def link(self) -> KvLink:

@@ -3,6 +3,21 @@ first.
 """
 
 from fairsched.model.prefix_cache.index import IndexMatch, PrefixIndex, Victim, bits
+from fairsched.model.prefix_cache.shares import (
+    NO_CLIENT,
+    NO_FLOORS,
+    CachedBlock,
+    EvictionOrder,
+    Evictor,
+    Shares,
+    beyond,
+    by_cost,
+    by_last_use,
+    by_share,
+    checked_floors,
+    eviction_order,
+    reserve,
+)
 from fairsched.model.prefix_cache.tree import (
     ROOT,
     Eviction,
@@ -15,6 +30,7 @@ from fairsched.model.prefix_cache.tree import (
 )
 
 __all__ = [
-    "ROOT", "Eviction", "IndexMatch", "Insertion", "PrefixCache", "PrefixIndex", "PrefixTree", "SortedTuple", "Victim",
-    "bits", "common_keys", "walk"
+    "NO_CLIENT", "NO_FLOORS", "ROOT", "CachedBlock", "Eviction", "EvictionOrder", "Evictor", "IndexMatch", "Insertion",
+    "PrefixCache", "PrefixIndex", "PrefixTree", "Shares", "SortedTuple", "Victim", "beyond", "bits", "by_cost",
+    "by_last_use", "by_share", "checked_floors", "common_keys", "eviction_order", "reserve", "walk"
 ]  # fmt: skip

@@ -21,6 +21,7 @@ inner tuple and the outer one, both by C, and both about the square root of the 
 
 from base64 import b64decode, b64encode
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from math import isqrt
@@ -32,6 +33,7 @@ import numpy as np
 from immutables import Map, MapMutation
 from msgspec.structs import replace
 
+from fairsched.model.prefix_cache.shares import NO_CLIENT, CachedBlock, Evictor, Shares, charged
 from fairsched.model.request import KEY_BYTES, Prompt
 
 SCHEMA = 1
@@ -230,13 +232,16 @@ class Node(Span, frozen=True):
     """What is cached for request `owner`.
 
     `pins` counts the pins on this very node, `refs` adds one for each child that is protected: the node is protected
-    exactly when `refs` is positive.
+    exactly when `refs` is positive.  In a tree with shares, `holders` are the clients that used the whole node or what
+    lies below, and a protected node is charged to `keeper`.
     """
 
     owner: int
     stamp: int
     pins: int
     refs: int
+    holders: tuple[int, ...] = ()
+    keeper: int = NO_CLIENT
 
 
 AnySpan = TypeVar("AnySpan", bound=Span)
@@ -338,11 +343,27 @@ class Draft:
     once and hands back a map that the old tree does not see.
     """
 
-    __slots__ = ("evictable", "nodes")
+    __slots__ = ("evictable", "nodes", "shares")
 
-    def __init__(self, nodes: Map[int, Node], evictable: SortedTuple[tuple[int, int]]) -> None:
+    def __init__(
+        self, nodes: Map[int, Node], evictable: SortedTuple[tuple[int, int]], shares: Shares | None = None
+    ) -> None:
         self.nodes: MapMutation[int, Node] = nodes.mutate()
         self.evictable = evictable
+        self.shares = shares
+
+    def charge(self, clients: tuple[int, ...], blocks: int) -> None:
+        """Charge idle blocks to clients, where there are shares."""
+        if self.shares is not None:
+            self.shares = replace(self.shares, idle=charged(self.shares.idle, clients, blocks))
+
+    def hold(self, i: int, client: int) -> None:
+        """Let the client hold the path to node `i`, which it used.  Whoever holds a node holds those above it."""
+        while i != ROOT and client not in (node := self.nodes[i]).holders:
+            self.nodes[i] = replace(node, holders=(*node.holders, client))
+            if not node.refs:
+                self.charge((client,), node.end - node.start)
+            i = node.parent
 
     def touch(self, i: int, stamp: int) -> None:
         """Stamp node `i`; an older stamp changes nothing."""
@@ -352,17 +373,21 @@ class Draft:
             if is_victim(i, node):
                 self.evictable = self.evictable.remove((node.stamp, i)).add((stamp, i))
 
-    def can_grow(self, i: int, stamp: int) -> bool:
-        """Return whether a new tail may lengthen node `i`: nothing pins its end, and tail and node will share a stamp.
+    def can_grow(self, i: int, stamp: int, client: int) -> bool:
+        """Return whether a new tail may lengthen node `i`: nothing pins its end, and tail and node will share a stamp,
+        and be charged to the same client.
 
         Without this the turns of a long conversation would be a chain of nodes, each holding its turn's whole prompt.
         """
         node = self.nodes[i]
+        if self.shares is not None and (node.holders != (client,) or node.keeper not in (NO_CLIENT, client)):
+            return False
         return is_victim(i, node) and node.stamp <= stamp
 
     def grow(self, i: int, prompt: Prompt, blocks: int, owner: int, stamp: int) -> None:
         """Lengthen the unprotected leaf `i`, which becomes `owner`'s."""
         node = self.nodes[i]
+        self.charge(node.holders, blocks - node.end)
         self.nodes[i] = replace(node, owner=owner, prompt=prompt, end=blocks, stamp=stamp)
         self.evictable = self.evictable.remove((node.stamp, i)).add((stamp, i))
 
@@ -378,6 +403,7 @@ class Draft:
     def cut(self, i: int, keep: int) -> Eviction:
         """Cut the unprotected leaf `i` after block `keep`; if nothing is left of it, it goes and stamps its parent."""
         leaf = self.nodes[i]
+        self.charge(leaf.holders, max(keep, leaf.start) - leaf.end)
         if keep > leaf.start:
             self.nodes[i] = replace(leaf, end=keep)
             return Eviction(leaf.owner, leaf.prompt, keep, leaf.end - keep, i, False)
@@ -448,12 +474,14 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
 
     Tokens are counted in whole blocks of `block_tokens`.  `cached_tokens` is what all nodes hold, `protected_tokens`
     what lies on a path from the root to a pinned node (counted once), and `evictable` orders the unprotected leaves,
-    the only possible victims, by (stamp, id).  A node is *protected* when it or a descendant is pinned.
+    the only possible victims, by (stamp, id).  A node is *protected* when it or a descendant is pinned.  `shares` says
+    what is charged to which client, where clients have floors (`prefix_cache.shares`).
 
     With d nodes on the path (2 to 4 in practice: an unprotected leaf is lengthened, not chained), N nodes and E
     evictable leaves: `match` compares the prompt's bytes once, O(blocks) by memcmp, and looks up d children; `insert`
     is a match plus O(log N + sqrt E); `pin` and `unpin` are O(1 + ancestors that change protection); `evict` is
-    O(log N + sqrt E) a victim; `drop` is a match plus that for each node removed.
+    O(log N + sqrt E) a victim; `drop` is a match plus that for each node removed.  With shares an eviction looks at all
+    E leaves, and what becomes protected, or idle, takes O(its holders).
     """
 
     nodes: Map[int, Node]
@@ -462,6 +490,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
     block_tokens: int
     cached_tokens: int
     protected_tokens: int
+    shares: Shares | None = None
 
     @classmethod
     def empty(cls, block_tokens: int = 1) -> "PrefixTree":
@@ -480,8 +509,11 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         known = self.nodes[node]
         return known.prompt, known.end
 
-    def insert(self, prompt: Prompt, blocks: int, owner: int, stamp: int) -> tuple["PrefixTree", Insertion]:
-        """Cache the first `blocks` blocks of `prompt` for request `owner`, and stamp them all as accessed at `stamp`.
+    def insert(
+        self, prompt: Prompt, blocks: int, owner: int, stamp: int, client: int = NO_CLIENT
+    ) -> tuple["PrefixTree", Insertion]:
+        """Cache the first `blocks` blocks of `prompt` for request `owner` of `client`, and stamp them all as accessed
+        at `stamp`.
 
         Raises `ValueError` if the prompt has fewer blocks, or blocks of another size than the tree holds.
         """
@@ -492,7 +524,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
                 f"request {owner}: blocks of {prompt.block_tokens} tokens do not fit a tree of {self.block_tokens}"
             )
         base, matched = walk(self.nodes, prompt.keys[: blocks * KEY_BYTES])
-        draft, next_id, parts = Draft(self.nodes, self.evictable), self.next_id, None
+        draft, next_id, parts = Draft(self.nodes, self.evictable, self.shares), self.next_id, None
         if matched < draft.nodes[base].end:
             split(draft.nodes, base, matched, next_id, pins=0, refs=int(draft.nodes[base].refs > 0))
             parts = next_id, base
@@ -501,15 +533,17 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         node, leaf = base, None
         if matched == blocks:
             draft.touch(base, stamp)
-        elif draft.can_grow(base, stamp):
+        elif draft.can_grow(base, stamp, client):
             draft.grow(base, prompt, blocks, owner, stamp)
         else:
             node = leaf = next_id
             next_id += 1
             draft.attach(leaf, Node(base, prompt, matched, blocks, NO_CHILDREN, owner, stamp, 0, 0))
+        if draft.shares is not None:
+            draft.hold(node, client)
         block_tokens = prompt.block_tokens if blocks else self.block_tokens
-        cached = self.cached_tokens + (blocks - matched) * block_tokens
-        tree = PrefixTree(draft.nodes.finish(), draft.evictable, next_id, block_tokens, cached, self.protected_tokens)
+        cached, protected = self.cached_tokens + (blocks - matched) * block_tokens, self.protected_tokens
+        tree = PrefixTree(draft.nodes.finish(), draft.evictable, next_id, block_tokens, cached, protected, draft.shares)
         return tree, Insertion(node, base, matched, blocks - matched, parts, leaf)
 
     def cut(self, node: int, blocks: int, stamp: int) -> tuple["PrefixTree", Insertion]:
@@ -519,8 +553,8 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         tree = replace(self, nodes=nodes.finish(), next_id=upper + 1)
         return tree, Insertion(upper, upper, blocks, 0, (upper, node), None)
 
-    def pin(self, node: int, stamp: int) -> "PrefixTree":
-        """Keep the path to `node` from eviction until it is unpinned as often, and stamp it.
+    def pin(self, node: int, stamp: int, client: int = NO_CLIENT) -> "PrefixTree":
+        """Keep the path to `node` from eviction for a request of `client`, until it is unpinned as often, and stamp it.
 
         Raises `KeyError` if there is no such node.
         """
@@ -531,10 +565,14 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         if is_victim(node, known):
             evictable = evictable.remove((known.stamp, node))
         protected = self.protected_tokens + blocks * self.block_tokens
-        return replace(self, nodes=nodes.finish(), evictable=evictable, protected_tokens=protected)
+        shares = self.shares and _pinned(self.shares, nodes, node, blocks, client)
+        return replace(self, nodes=nodes.finish(), evictable=evictable, protected_tokens=protected, shares=shares)
 
-    def unpin(self, node: int) -> "PrefixTree":
-        """Take back one pin.  Raises `KeyError` if there is no such node, `ValueError` if it has no pin."""
+    def unpin(self, node: int, again: bool = False) -> "PrefixTree":
+        """Take back one pin.  Raises `KeyError` if there is no such node, `ValueError` if it has no pin.
+
+        If the same request pins the path `again` at once, what is charged to whom stays.
+        """
         known = self.nodes[node]
         if not known.pins:
             raise ValueError(f"node {node} (cached for request {known.owner}) has no pin to take back")
@@ -544,7 +582,8 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         if is_victim(node, unpinned):
             evictable = evictable.add((known.stamp, node))
         protected = self.protected_tokens - blocks * self.block_tokens
-        return replace(self, nodes=nodes.finish(), evictable=evictable, protected_tokens=protected)
+        shares = self.shares and _idle(self.shares, nodes, node, blocks, again)
+        return replace(self, nodes=nodes.finish(), evictable=evictable, protected_tokens=protected, shares=shares)
 
     def stamped(self, node: int, stamp: int) -> "PrefixTree":
         """Count `node` as used at `stamp`, unless it was used later.  Raises `KeyError` if there is no such node."""
@@ -552,19 +591,42 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         draft.touch(node, stamp)
         return replace(self, nodes=draft.nodes.finish(), evictable=draft.evictable)
 
-    def evict(self, tokens: int) -> tuple["PrefixTree", tuple[Eviction, ...]]:
+    def evict(self, tokens: int, evictor: Evictor | None = None) -> tuple["PrefixTree", tuple[Eviction, ...]]:
         """Free at least `tokens` tokens, or all that is unprotected, from the tails of least recently used leaves.
 
-        Never frees more than `tokens` rounded up to a block: the last victim keeps its head.
+        With an `evictor`, of those that it chooses, and as much as it lets go.  Never frees more than `tokens` rounded
+        up to a block: the last victim keeps its head.
         """
         needed = max(-(-tokens // self.block_tokens), 0)
-        draft, evictions = Draft(self.nodes, self.evictable), []
+        draft, evictions = Draft(self.nodes, self.evictable, self.shares), list[Eviction]()
+        if evictor is not None:
+            self._evict_over(draft, needed, evictor, evictions)
+            return self._after(draft, evictions), tuple(evictions)
         while needed and draft.evictable.size:
             _, victim = draft.evictable.first()
             eviction = draft.cut(victim, draft.nodes[victim].end - needed)
             evictions.append(eviction)
             needed -= eviction.blocks
         return self._after(draft, evictions), tuple(evictions)
+
+    def _evict_over(self, draft: Draft, needed: int, evictor: Evictor, evictions: list[Eviction]) -> None:
+        """Cut leaves of clients over their floors, a leaf at most until one of its holders is at its floor."""
+
+        def offered(i: int) -> CachedBlock:
+            node = draft.nodes[i]
+            return CachedBlock(i, node.holders, node.stamp, (node.end - node.start) * self.block_tokens)
+
+        for _, i in draft.evictable:
+            evictor.offer(offered(i))
+        while needed and (found := evictor.next()):
+            block, excess = found
+            leaf = draft.nodes[block.item]
+            eviction = draft.cut(block.item, leaf.end - min(needed, -(-excess // self.block_tokens)))
+            evictions.append(eviction)
+            evictor.took(block, eviction.blocks * self.block_tokens)
+            needed -= eviction.blocks
+            if eviction.removed and is_victim(leaf.parent, draft.nodes[leaf.parent]):
+                evictor.offer(offered(leaf.parent))
 
     def drop(self, prompt: Prompt, keep_blocks: int) -> tuple["PrefixTree", tuple[Eviction, ...]]:
         """Forget whatever of `prompt` lies beyond its first `keep_blocks` blocks, and everything below that.
@@ -582,13 +644,14 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
             top = self.nodes[top].parent
         if self.nodes[top].refs:
             raise ValueError(f"cannot drop node {top} (cached for request {self.nodes[top].owner}): it is pinned")
-        draft = Draft(self.nodes, self.evictable)
+        draft = Draft(self.nodes, self.evictable, self.shares)
         evictions = [draft.cut(victim, keep_blocks) for victim in leaves_first(self.nodes, top)]
         return self._after(draft, evictions), tuple(evictions)
 
     def _after(self, draft: Draft, evictions: list[Eviction]) -> "PrefixTree":
         cached = self.cached_tokens - sum(e.blocks for e in evictions) * self.block_tokens
-        return replace(self, nodes=draft.nodes.finish(), evictable=draft.evictable, cached_tokens=cached)
+        nodes, shares = draft.nodes.finish(), draft.shares
+        return replace(self, nodes=nodes, evictable=draft.evictable, cached_tokens=cached, shares=shares)
 
     def to_json(self) -> dict[str, Any]:
         """Return the tree as plain lists, numbers and strings, with every id and stamp; keys are written once, in
@@ -599,13 +662,16 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         for i, n in order:
             prompt = prompts.setdefault(n.prompt, len(prompts))
             rows.append([i, n.parent, n.owner, prompt, n.start, n.end, n.stamp, n.pins, _text(n.edge)])
-        return {
+        document = {
             "schema": SCHEMA,
             "block_tokens": self.block_tokens,
             "next_id": self.next_id,
             "nodes": rows,
             "prompts": [self._prompt_row(prompt) for prompt in prompts],
         }
+        if self.shares is not None:
+            document["shares"] = [[i, *n.holders, n.keeper] for i, n in order]
+        return document
 
     def _prompt_row(self, prompt: Prompt) -> list[Any]:
         # A prompt may go on beyond what is still cached of it; only those keys are not in the nodes.
@@ -629,6 +695,9 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
             i: Node(parent, prompts[prompt], start, end, NO_CHILDREN, owner, stamp, pins, pins)
             for i, parent, owner, prompt, start, end, stamp, pins, _ in data["nodes"]
         }
+        shares = data.get("shares")
+        for i, *holders, keeper in shares or ():
+            nodes[i] = replace(nodes[i], holders=tuple(holders), keeper=keeper)
         block_tokens = data["block_tokens"]
         # Parents come before their children in `nodes`, so the reverse order knows a node's refs before its parent's.
         for i, node in reversed(list(nodes.items())):
@@ -637,6 +706,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
                 children = parent.children.set(node.first_key, i)
                 nodes[node.parent] = replace(parent, children=children, refs=parent.refs + (nodes[i].refs > 0))
         return cls(
+            shares=None if shares is None else Shares(*_charges(nodes)),
             nodes=Map(nodes),
             evictable=SortedTuple.from_sorted(sorted((n.stamp, i) for i, n in nodes.items() if is_victim(i, n))),
             next_id=data["next_id"],
@@ -658,6 +728,54 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         # Evictable are exactly the leaves with neither a pin nor a protected child, in the order of their stamps.
         self.evictable.check()
         assert list(self.evictable) == sorted((n.stamp, i) for i, n in self.nodes.items() if is_victim(i, n))
+        if self.shares is not None:
+            self._check_shares(self.shares)
+
+    def _check_shares(self, shares: Shares) -> None:
+        for i, node in self.nodes.items():
+            if i != ROOT:
+                # A node has holders, each once, and all that hold what lies below; a protected one has a keeper.
+                assert node.holders
+                assert len(set(node.holders)) == len(node.holders)
+                assert all(set(self.nodes[c].holders) <= set(node.holders) for c in node.children.values())
+                assert (node.keeper != NO_CLIENT) == (node.refs > 0)
+        assert (shares.idle, shares.pinned) == _charges(self.nodes)
+
+
+def _pinned(shares: Shares, nodes: MapMutation[int, Node], i: int, blocks: int, client: int) -> Shares:
+    """Charge `blocks` blocks of the path up from node `i`, which became protected, to the client that pinned them."""
+    idle, pinned = shares.idle, shares.pinned
+    while blocks:
+        node = nodes[i]
+        keeper, size = client if node.keeper == NO_CLIENT else node.keeper, node.end - node.start
+        nodes[i] = replace(node, keeper=keeper)
+        idle, pinned = charged(idle, node.holders, -size), charged(pinned, (keeper,), size)
+        i, blocks = node.parent, blocks - size
+    return Shares(idle, pinned)
+
+
+def _idle(shares: Shares, nodes: MapMutation[int, Node], i: int, blocks: int, again: bool) -> Shares:
+    """Charge `blocks` blocks of the path up from node `i`, which are protected no more, to all their holders."""
+    idle, pinned = shares.idle, shares.pinned
+    while blocks:
+        node = nodes[i]
+        size = node.end - node.start
+        idle, pinned = charged(idle, node.holders, size), charged(pinned, (node.keeper,), -size)
+        if not again:
+            nodes[i] = replace(node, keeper=NO_CLIENT)
+        i, blocks = node.parent, blocks - size
+    return Shares(idle, pinned)
+
+
+def _charges(nodes: Mapping[int, Node]) -> tuple[Map[int, int], Map[int, int]]:
+    """Return the idle and the pinned blocks that are charged to each client.  O(nodes and their holders)."""
+    idle, pinned = Counter[int](), Counter[int]()
+    for node in nodes.values():
+        charges, clients = (pinned, (node.keeper,)) if node.refs else (idle, node.holders)
+        charges.update(dict.fromkeys(clients, node.end - node.start))
+    for charges in (idle, pinned):
+        charges.pop(NO_CLIENT, None)
+    return Map(idle), Map(pinned)
 
 
 def _text(raw: bytes) -> str:
@@ -688,7 +806,14 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
             return ROOT, 0
         return walk(self.tree.nodes, prompt.keys)
 
-    def admit(self, request_id: int, prompt: Prompt, stamp: int) -> tuple["PrefixCache", int, Insertion | None]:
+    @classmethod
+    def shared(cls) -> "PrefixCache":
+        """Return an empty cache that knows what is charged to which client."""
+        return cls(replace(EMPTY_TREE, shares=Shares()))
+
+    def admit(
+        self, request_id: int, prompt: Prompt, stamp: int, client: int = NO_CLIENT
+    ) -> tuple["PrefixCache", int, Insertion | None]:
         """Pin the cached part of the prompt for this request; return also its tokens, and the cut made for it, if any.
 
         O(depth).
@@ -697,10 +822,12 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
         blocks = min(matched, (prompt.tokens - 1) // prompt.block_tokens)
         if not blocks:
             return self, 0, None
-        cache, insertion = self.pin(request_id, node, blocks, stamp)
+        cache, insertion = self.pin(request_id, node, blocks, stamp, client)
         return cache, blocks * prompt.block_tokens, insertion
 
-    def pin(self, request_id: int, node: int, blocks: int, stamp: int) -> tuple["PrefixCache", Insertion | None]:
+    def pin(
+        self, request_id: int, node: int, blocks: int, stamp: int, client: int = NO_CLIENT
+    ) -> tuple["PrefixCache", Insertion | None]:
         """Pin the first `blocks` of a prompt that reaches `node`, or beyond them, one at least, for this request.
 
         A node that goes on beyond what is used is cut there: a last block that is cached and computed again all the
@@ -712,31 +839,34 @@ class PrefixCache(msgspec.Struct, frozen=True, gc=False):
         if blocks < tree.nodes[node].end:
             tree, insertion = tree.cut(node, blocks, stamp)
             node = insertion.node
-        return PrefixCache(tree.pin(node, stamp), self.pins.set(request_id, node)), insertion
+        return PrefixCache(tree.pin(node, stamp, client), self.pins.set(request_id, node)), insertion
 
-    def complete(self, request_id: int, prompt: Prompt, blocks: int, stamp: int) -> tuple["PrefixCache", Insertion]:
-        """Cache the first `blocks` blocks, computed by this request, and pin them for it.  O(depth).
+    def complete(
+        self, request_id: int, prompt: Prompt, blocks: int, stamp: int, client: int = NO_CLIENT
+    ) -> tuple["PrefixCache", Insertion]:
+        """Cache the first `blocks` blocks, computed by this request of `client`, and pin them for it.  O(depth).
 
         What it had pinned is let go before, so that the turns of a conversation lengthen one node.
         """
-        tree, insertion = self.release(request_id).tree.insert(prompt, blocks, request_id, stamp)
-        return PrefixCache(tree.pin(insertion.node, stamp), self.pins.set(request_id, insertion.node)), insertion
+        tree, insertion = self.release(request_id, again=True).tree.insert(prompt, blocks, request_id, stamp, client)
+        tree = tree.pin(insertion.node, stamp, client)
+        return PrefixCache(tree, self.pins.set(request_id, insertion.node)), insertion
 
     def keep(self, request_id: int, until: int) -> "PrefixCache":
         """Count what the request pins as used at `until`, which may be later than now."""
         pinned = self.pins.get(request_id)
         return self if pinned is None else PrefixCache(self.tree.stamped(pinned, until), self.pins)
 
-    def release(self, request_id: int) -> "PrefixCache":
-        """Drop the request's pin, if it has one.  O(depth)."""
+    def release(self, request_id: int, again: bool = False) -> "PrefixCache":
+        """Drop the request's pin, if it has one (see `PrefixTree.unpin`).  O(depth)."""
         pinned = self.pins.get(request_id)
         if pinned is None:
             return self
-        return PrefixCache(self.tree.unpin(pinned), self.pins.delete(request_id))
+        return PrefixCache(self.tree.unpin(pinned, again), self.pins.delete(request_id))
 
-    def evict(self, tokens: int) -> tuple["PrefixCache", tuple[Eviction, ...]]:
-        """Free at least `tokens` unpinned tokens, least recently used leaf first."""
-        tree, evictions = self.tree.evict(tokens)
+    def evict(self, tokens: int, evictor: Evictor | None = None) -> tuple["PrefixCache", tuple[Eviction, ...]]:
+        """Free at least `tokens` unpinned tokens, least recently used leaf first, or what an evictor chooses."""
+        tree, evictions = self.tree.evict(tokens, evictor)
         return PrefixCache(tree, self.pins), evictions
 
     def evicted(self, prompt: Prompt, keep_blocks: int) -> tuple["PrefixCache", tuple[Eviction, ...]]:

@@ -153,9 +153,9 @@ def requeue(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerSta
     return state, Preempted(now_ns, state.worker, request_id, flight.client, done, flight.remaining_tokens)
 
 
-def evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event]) -> WorkerState:
-    """Evict at least `tokens` tokens of the cache, or all that is not pinned."""
-    cache, evictions = state.cache.evict(tokens)
+def evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event], *, floors: bool = True) -> WorkerState:
+    """Evict at least `tokens` tokens of the cache, or all that is not pinned, nor below a client's floor."""
+    cache, evictions = state.cache.evict(tokens, state.evictor() if floors and state.floors else None)
     for e in evictions:
         events.append(Evicted(now_ns, state.worker, e.owner, e.prompt, e.keep_blocks, e.blocks))
     return replace(state, cache=cache)

@@ -4,6 +4,7 @@ It sees a view, so it cannot know whether a request waits or what the cache real
 `model.worker.transitions.begin` checks those too, and refuses whatever is named here.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from fairsched.model.decision import Admission, StepPlan, WorkerView
@@ -118,7 +119,16 @@ def _memory(plan: StepPlan, view: WorkerView) -> Iterator[str]:
         )
     # A request that is swapped out takes nothing in this step, and may give back what was reserved for it.
     growing = _growing(plan, view) if plan.decode and not plan.swap_out else 0
-    if need + growing > view.kv_free_tokens:
+    if view.reserves:
+        taken = Counter[int]()
+        for admission in plan.admit:
+            taken[admission.client] += admission.extend_tokens + admission.reserved_output_tokens
+        for flight in view.in_flight.values():
+            taken[flight.client] += plan.decode and flight.decodes and not flight.reserved
+        short = view.free_beside(taken) < 0
+    else:
+        short = need + growing > view.kv_free_tokens
+    if short:
         yield f"admissions and decoding need {need + growing} tokens of KV, and {view.kv_free_tokens} are free"
 
 

@@ -5,8 +5,12 @@ Memory is counted in tokens.  The cache holds prompts that are complete; beside 
 What is swapped out counts as used and promised until it has left.
 """
 
+from collections import Counter
+from collections.abc import Mapping
+
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from fairsched.model.decision import (
     NO_HOST,
@@ -20,7 +24,15 @@ from fairsched.model.decision import (
     WorkerView,
 )
 from fairsched.model.events import Event
-from fairsched.model.prefix_cache import PrefixCache, SortedTuple
+from fairsched.model.prefix_cache import (
+    NO_FLOORS,
+    Evictor,
+    PrefixCache,
+    SortedTuple,
+    beyond,
+    checked_floors,
+    reserve,
+)
 from fairsched.model.request import Request
 
 
@@ -84,7 +96,8 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
     admissions; `context` sums the contexts of decoding requests; `growing` of those take unreserved memory.  `paused`
     requests, in the order in which they were, are `running` and in no sum over those that decode.  The prompt of a call
     that others follow counts as used `keep_ns` after its end (`batch.keep`).  Requests that run have at most
-    `adapter_slots` different adapters; without slots no request with an adapter is taken.
+    `adapter_slots` different adapters; without slots no request with an adapter is taken.  Clients with `floors` (in
+    tokens) hold so much KV that is not evicted, nor promised, for others (`with_floors`).
     """
 
     worker: int
@@ -112,11 +125,13 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
     paused: tuple[int, ...] = ()
     keep_ns: int = 0
     adapter_slots: int = 0
+    floors: Map[int, int] = NO_FLOORS
 
     @property
     def free(self) -> int:
-        """Tokens that an admission may still be promised."""
-        return self.capacity - self.cache.tree.protected_tokens - self.promised
+        """Tokens that an admission may still be promised, of whatever client."""
+        free = self.capacity - self.cache.tree.protected_tokens - self.promised
+        return free - sum(self.reserves().values()) if self.floors else free
 
     @property
     def room(self) -> int:
@@ -128,7 +143,7 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
         one."""
         if request.adapter and not self.adapter_slots:
             return False
-        return request.prompt.tokens + request.max_output_tokens <= self.capacity
+        return request.prompt.tokens + request.max_output_tokens <= self.capacity - self.kept_from(request.client)
 
     def lacks_slot(self, request: Request) -> bool:
         """Return whether the request's adapter is not loaded and running requests of others have all slots.
@@ -144,6 +159,9 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
         steps, room = self.ends.chunks[0][0][0] - self.clock, self.room
         if steps * self.decoding > room:
             steps = room // self.decoding
+        if self.floors and self.growing:
+            # One step has begun, perhaps with what a floor keeps for those that take it.
+            return min(steps, max(self.free // self.growing, 1))
         return min(steps, self.free // self.growing) if self.growing else steps
 
     def context_range(self) -> tuple[int, int]:
@@ -176,13 +194,82 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
             chunks.append((plan.padding_tokens, 0))
         return chunks, rows, context
 
+    # --- floors of clients --------------------------------------------------------------------------------------------
+
+    def with_floors(self, floors: Mapping[int, int]) -> "WorkerState":
+        """Return this worker, which holds nothing, with floors of clients in tokens of KV.
+
+        Raises `ValueError` where one is negative, their sum passes the capacity, or the worker holds something or
+        swaps.
+        """
+        kept = checked_floors(floors, self.capacity)
+        if kept == self.floors:
+            return self
+        if self.promised or self.cache.tree.cached_tokens:
+            raise ValueError(f"worker {self.worker} holds KV, and cache floors are set before its first request")
+        if kept and self.host.capacity_tokens:
+            raise ValueError(f"worker {self.worker} swaps KV to host memory, and one with cache floors may not")
+        return replace(self, floors=kept, cache=PrefixCache.shared() if kept else PrefixCache())
+
+    def kept_from(self, client: int) -> int:
+        """Return tokens of floors that are kept from a client's requests: those of the others.  O(clients)."""
+        floors = self.floors
+        return sum(floors.values()) - floors.get(client, 0) if floors else 0
+
+    def promised_to(self) -> Counter[int]:
+        """Return KV promised beside the cache, by client: to requests that run, are staged, and landed.  O(these).
+
+        What is reserved for KV to come counts for no client yet.
+        """
+        to = Counter[int]()
+        for flight in self.in_flight.values():
+            to[flight.client] += flight.kv_tokens + (0 if flight.reserved else flight.decoded_tokens(self.clock))
+        for going in self.transit.outgoing.values():
+            to[going.waiting.request.client] += going.own_tokens
+        for request_id, landed in self.transit.landed.items():
+            to[self.queue[request_id].request.client] += landed.promised
+        return to
+
+    def reserves(self) -> Map[int, int]:
+        """Return what is left of each client's floor for it alone.  O(batch + floors)."""
+        shares, promised, block = self.cache.tree.shares, self.promised_to(), self.cache.tree.block_tokens
+        assert shares is not None
+        return Map(
+            (client, reserve(floor, promised[client], shares.pinned.get(client, 0) * block))
+            for client, floor in self.floors.items()
+        )
+
+    def free_beside(self, taken: Mapping[int, int]) -> int:
+        """Return what is free when clients have taken so many tokens, from their floors first."""
+        return self.free - beyond(self.reserves(), taken)
+
+    def growth_of(self, plan: StepPlan) -> Counter[int]:
+        """Return the tokens of output without a reservation that a step produces, by client.  O(batch)."""
+        grown, chunked = Counter[int](), {request_id for request_id, _ in plan.chunks}
+        for request_id, flight in self.in_flight.items():
+            if not flight.reserved and (request_id in chunked or (plan.decode and flight.decodes)):
+                grown[flight.client] += 1
+        return grown
+
+    def evictor(self) -> Evictor:
+        """Return what chooses the blocks that go: while their holders hold more than their floors.  O(clients)."""
+        shares, held, block = self.cache.tree.shares, self.promised_to(), self.cache.tree.block_tokens
+        assert shares is not None
+        for charges in (shares.idle, shares.pinned):
+            for client, blocks in charges.items():
+                held[client] += blocks * block
+        return Evictor(held, self.floors)
+
+    # --- what others may see ------------------------------------------------------------------------------------------
+
     def view(self, now_ns: int) -> WorkerView:
-        """Return what a policy may see of this worker.  O(1)."""
+        """Return what a policy may see of this worker.  O(1), and O(batch) where clients have floors."""
+        floors = self.floors
         return WorkerView(
             now_ns,
             self.worker,
             self.capacity,
-            self.capacity - self.cache.tree.protected_tokens - self.promised,
+            self.free if floors else self.capacity - self.cache.tree.protected_tokens - self.promised,
             len(self.in_flight),
             self.decoding,
             self.growing,
@@ -196,13 +283,13 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
             self.transit.landed,
             self.paused,
             self.adapter_slots,
+            self.reserves() if floors else NO_FLOORS,
         )
 
     def load(self) -> WorkerLoad:
         """Return what this worker reports to a router.  O(1)."""
-        free = self.capacity - self.cache.tree.protected_tokens - self.promised
         return WorkerLoad(
-            self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, free, self.capacity, self.role
+            self.worker, len(self.queue), len(self.in_flight), self.queue_tokens, self.free, self.capacity, self.role
         )
 
 

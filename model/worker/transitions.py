@@ -42,6 +42,8 @@ def arrive(
     if not state.fits_alone(request):
         need = request.prompt.tokens + request.max_output_tokens
         reason = f"request {request.id} needs {need} tokens, worker {state.worker} holds {state.capacity} in all"
+        if state.floors:
+            reason += f" and keeps {state.kept_from(request.client)} for other clients"
         if request.adapter and not state.adapter_slots:
             reason = f"request {request.id} needs adapter {request.adapter}, worker {state.worker} has no adapter slots"
         return state, [ev.Rejected(now_ns, state.worker, request.id, request.client, reason)]
@@ -87,7 +89,7 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     if chunks:
         grown, taken = _checked_growth(state, chunks)
         growth, unreserved = growth + grown, unreserved + taken
-    if unreserved > state.free:
+    if unreserved > state.free and (not state.floors or state.free_beside(state.growth_of(plan)) < 0):
         raise _infeasible(state, f"the step's output needs {unreserved} tokens and {state.free} are free")
     if growth > state.room:
         state = evict(state, max(growth - state.room, state.capacity // EVICT_SHARE), now_ns, events)
@@ -243,7 +245,7 @@ def lose(state: WorkerState, now_ns: int) -> Step:
         state, preempted = requeue(state, request_id, now_ns)
         events.append(preempted)
     cached_tokens = state.cache.tree.cached_tokens
-    return (evict(state, cached_tokens, now_ns, events) if cached_tokens else state), events
+    return (evict(state, cached_tokens, now_ns, events, floors=False) if cached_tokens else state), events
 
 
 def again(state: WorkerState, waiting: Waiting, now_ns: int) -> Step:
@@ -280,7 +282,7 @@ def _admit(
         raise _infeasible(state, f"request {request_id} {why}")
     context = waiting.context_tokens
     state = unqueue_landed(state, request_id)
-    cache, cached_tokens, _ = state.cache.admit(request_id, request.prompt, now_ns)
+    cache, cached_tokens, _ = state.cache.admit(request_id, request.prompt, now_ns, request.client)
     own = context - cached_tokens
     came = state.host.kv[request_id] if swapped else waiting.kv_tokens
     # Of the KV that came along, what the plan does not count on is dropped and computed.
@@ -288,8 +290,9 @@ def _admit(
     extend = own - ready
     kv_tokens = own + promised
     need = kv_tokens + cache.tree.protected_tokens - state.cache.tree.protected_tokens
-    if need > state.free:
-        raise _infeasible(state, f"request {request_id} needs {need} tokens and {state.free} are free")
+    free = state.free + state.reserves().get(request.client, 0) if state.floors else state.free
+    if need > free:
+        raise _infeasible(state, f"request {request_id} needs {need} tokens and {free} are free")
     left = request.max_output_tokens - waiting.generated_tokens
     if 0 < promised < left:
         raise _infeasible(state, f"request {request_id} may produce {left} tokens and is promised only {promised}")
@@ -380,7 +383,7 @@ def _prefill(
     request = run.waiting.request
     cache, moved = state.cache, 0
     if cache.cacheable(request.prompt):
-        cache, _ = cache.complete(request_id, request.prompt, request.prompt.blocks, now_ns)
+        cache, _ = cache.complete(request_id, request.prompt, request.prompt.blocks, now_ns, request.client)
         moved = request.prompt.blocks * request.prompt.block_tokens - (flight.context_tokens - run.extend_tokens)
         events.append(ev.Cached(now_ns, state.worker, request_id, request.prompt, request.prompt.blocks))
     produced[flight.client] = produced.get(flight.client, 0) + 1

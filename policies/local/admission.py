@@ -15,6 +15,7 @@ it.  What may be done about a refusal, displacing,
 swapping and pausing, is in files of their own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import islice
@@ -198,9 +199,21 @@ def free_tokens(policy: Composition, view: WorkerView, batch: Batch) -> int:
     free = view.kv_free_tokens - policy.batching.withheld(view.kv_capacity_tokens)
     if not policy.grows:
         return free
+    if view.reserves:
+        return free - view.kv_free_tokens + view.free_beside(growth(view, batch))
     chunks = batch.chunks + chunks_of(batch.postponed, batch.tokens)[0]
     prefilled = sum(not view.in_flight[request_id].reserved for request_id, _ in chunks)
     return free - prefilled - (view.growing if batch.decode else 0)
+
+
+def growth(view: WorkerView, batch: Batch) -> Counter[int]:
+    """Return the tokens of output without a reservation that a step may produce, by client.  O(batch)."""
+    chunked = {request_id for request_id, _ in batch.chunks + chunks_of(batch.postponed, batch.tokens)[0]}
+    return Counter(
+        flight.client
+        for request_id, flight in view.in_flight.items()
+        if not flight.reserved and (request_id in chunked or (batch.decode and flight.decodes))
+    )
 
 
 def growth_steps(view: WorkerView, batching: Batching) -> int | None:
@@ -235,6 +248,10 @@ class AdmissionPass:
         self.view = view
         self.batch = batch
         self.free = free
+        self.reserves = dict(view.reserves)
+        if self.reserves and policy.grows:
+            for client, tokens in growth(view, batch).items():
+                self.reserves[client] = max(self.reserves.get(client, 0) - tokens, 0)
         self.ranking: able.KeyRanking | None = None
         heads = state.queue.heads
         if isinstance(order := policy.order, able.RanksByKey):
@@ -442,6 +459,7 @@ class AdmissionPass:
         declared = request.max_output_tokens - entry.generated_tokens
         kept, held = _brought(view, request.id) if view.host.kv or view.landed else (0, 0)
         room = (self._room(kept) if not self.room_is_shared or kept else self.free) + held
+        room += self.reserves.get(request.client, 0)
         output = self.growing_output(entry) if policy.grows else declared
         # To find what is cached costs a part of pinning it, and tells of most that do not fit.
         if output > room:
@@ -466,7 +484,7 @@ class AdmissionPass:
             return False
         if asks:
             return True
-        self.free -= need - held
+        self.free -= need - held - self._drawn(request.client, need - held)
         if kept > cached_tokens:
             self.swap_in.append(request.id)
             self.moved += kept
@@ -485,6 +503,17 @@ class AdmissionPass:
             assert fronts is not None
             self.ranking.leave(fronts, entry.age, group_of(policy.gate, request.client))
         return True
+
+    def _drawn(self, client: int, tokens: int) -> int:
+        """Return how many of these tokens are not taken from what is free for all, but from the client's own.
+
+        What a client gives back (negative) may be kept for it.
+        """
+        if not self.reserves:
+            return 0
+        left = self.reserves.get(client, 0)
+        self.reserves[client] = left - max(min(left, tokens), 0)
+        return min(left, tokens)
 
     def growing_output(self, entry: QueuedRequest) -> int:
         """Return how much output has to fit when a request enters whose output then grows."""

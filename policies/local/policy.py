@@ -6,6 +6,7 @@ let small requests starve a large one).  Everything a theorem needs is in the ga
 theorem of a gate holds for any order.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -141,7 +142,7 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
             return DECODE_ONLY, state
         batch = batching.open(view, state.flights)
         free = rules.free_tokens(self, view, batch)
-        if free < 0 and grows:
+        if free < 0 and grows and (view.running or not view.reserves):
             return self._preempt(state, view, batch, -free)
         if view.host.capacity_tokens and isinstance(self.order, Swaps):
             return swapping_step(self, state, view, batch, free)
@@ -175,10 +176,11 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
 
         Where none does and nothing else computes, the youngest of the batch is taken out; None where something does.
         """
-        free, going = view.kv_free_tokens - view.growing, []
+        flights, going = view.in_flight, list[int]()
+        taken = Counter(flight.client for flight in flights.values() if flight.decodes and not flight.reserved)
         for request_id in view.paused:
-            free -= not view.in_flight[request_id].reserved
-            if free >= 0:
+            taken[flights[request_id].client] += not flights[request_id].reserved
+            if view.free_beside(taken) >= 0:
                 going.append(request_id)
         if going:
             return StepPlan(resume=tuple(going)), state
@@ -211,7 +213,8 @@ class ComposedPolicy(rules.Composition, LocalPolicy[states.LocalState[Any]]):
             short -= freed_tokens(state, view, request_id, request_id in chunked or decodes)
             state = states.requeued(self.order, self.gate, state, request_id, view.decoded_tokens(request_id))
             victims.append(request_id)
-        if short > withheld:
+        if short > withheld or (victims and view.reserves):
+            # What a client gives back may be kept for it: the next decision sees that.
             return StepPlan(tuple(victims), decode=False), state
         gone = set(victims)
         batch.chunks = [chunk for chunk in batch.chunks if chunk[0] not in gone]

@@ -45,8 +45,11 @@ def displaced(
     """Return the step in which the first that waits takes the place of others, and the state after; None if it may not,
     and the state that knows how those that run stand.
 
-    O(those that changed since the last decision), and a decision for each that is taken out.
+    O(those that changed since the last decision), and a decision for each that is taken out.  Raises `ValueError` where
+    clients have cache floors: what a displaced request gives back may be kept for its client.
     """
+    if view.reserves:
+        raise ValueError(f"{policy.name} displaces running requests, and cache floors of clients forbid that")
     gate, batching, queue = policy.gate, policy.batching, state.queue
     known = standings(policy, state, view)
     state = state if known is state.standings else replace(state, standings=known)

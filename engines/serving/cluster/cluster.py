@@ -191,8 +191,10 @@ class LiveCluster:
             self._members[worker].outbox.append(wire.GiveUp(request_id))
         return True
 
-    def configure_client(self, client: str, weight: int, groups: Groups = ()) -> None:
-        changed = self.clients.changed(client, weight, groups)
+    def configure_client(
+        self, client: str, weight: int, groups: Groups = (), cache_floor_tokens: int | None = None
+    ) -> None:
+        changed = self.clients.changed(client, weight, groups, cache_floor_tokens)
         if client in self.clients:
             self.clients.put(changed)
         else:

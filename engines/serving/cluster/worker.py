@@ -262,7 +262,7 @@ class WorkerHost:
             case GiveUp(request_id):
                 self.engine.cancel(request_id)
             case Configure(client):
-                self.engine.configure_client(client.name, client.weight, client.place)
+                self.engine.configure_client(client.name, client.weight, client.place, client.cache_floor or None)
             case cluster.LeaveBatch(request_id, with_kv):
                 self.engine.migrate(request_id, with_kv)
             case Land(submit, kv):

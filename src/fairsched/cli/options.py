@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypedDict
 
 import attrs
 from cyclopts import Parameter
+from msgspec.structs import replace
 
 from fairsched.cli import values
 from fairsched.cli.values import WORKERS_MAX
@@ -28,6 +29,7 @@ from fairsched.engines.workloads import (
     generate,
     load_trace,
     with_account,
+    with_floors,
 )
 from fairsched.model.machine import DEFAULT_PRESET
 from fairsched.model.request import Slo, Workload
@@ -61,6 +63,11 @@ def _rate_scales(text: str) -> tuple[float, ...]:
     return scales
 
 
+def _floor(text: str) -> tuple[str, int]:
+    name, tokens = values.assignment(text)
+    return name, values.positive_int(tokens)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
@@ -72,9 +79,18 @@ class SourceOptions:
     """client mix of a trace without clients, or weights: `4`, `zipf:8:1.1`, `weights:gold=4,free=1`"""
     max_output_tokens: Annotated[str | int, values.read(_output_limit, "trace-max|N|oracle")] = "trace-max"
     """declared output limit of a trace's requests; every bound rests on it"""
+    cache_floor: Annotated[tuple[tuple[str, int], ...], values.each(_floor, "CLIENT=TOKENS")] = ()
+    """KV tokens of each worker that are a client's own, running or cached (repeat)"""
     seed: values.Seed = 0
 
     def at_rate(self, source: str, scale: float, workers: Sequence[fleet.WorkerSpec] = ONE_WORKER) -> Workload:
+        """Return the workload at a rate, with the floors of its clients.  Raises `ValueError`."""
+        workload = self._at_rate(source, scale, workers)
+        if not self.cache_floor:
+            return workload
+        return replace(workload, clients=with_floors(workload.clients, dict(self.cache_floor)))
+
+    def _at_rate(self, source: str, scale: float, workers: Sequence[fleet.WorkerSpec] = ONE_WORKER) -> Workload:
         """Return a trace, or a workload by name with `PARAM=VALUE,...`, at a rate that suits `workers` where that is
         `auto`.  Raises `ValueError` on anything that does not fit."""
         name, _, text = source.partition(":")
