@@ -8,7 +8,7 @@ from bisect import bisect_left
 
 from msgspec.structs import replace
 
-from fairsched.model.decision import InFlight
+from fairsched.model.decision import InFlight, StepPlan
 from fairsched.model.events import Event, Evicted, Paused, Preempted, Resumed
 from fairsched.model.worker.state import WorkerState
 
@@ -153,9 +153,11 @@ def requeue(state: WorkerState, request_id: int, now_ns: int) -> tuple[WorkerSta
     return state, Preempted(now_ns, state.worker, request_id, flight.client, done, flight.remaining_tokens)
 
 
-def evict(state: WorkerState, tokens: int, now_ns: int, events: list[Event], *, floors: bool = True) -> WorkerState:
-    """Evict at least `tokens` tokens of the cache, or all that is not pinned, nor below a client's floor."""
-    cache, evictions = state.cache.evict(tokens, state.evictor() if floors and state.floors else None)
+def evict(
+    state: WorkerState, tokens: int, now_ns: int, events: list[Event], plan: StepPlan | None = None
+) -> WorkerState:
+    """Evict at least `tokens` tokens of the cache, or all that is not pinned, nor below a floor, for a step."""
+    cache, evictions = state.cache.evict(tokens, state.evictor(plan) if state.floors else None)
     for e in evictions:
         events.append(Evicted(now_ns, state.worker, e.owner, e.prompt, e.keep_blocks, e.blocks))
     return replace(state, cache=cache)

@@ -243,17 +243,20 @@ class WorkerState(msgspec.Struct, frozen=True, gc=False):
         """Return what is free when clients have taken so many tokens, from their floors first."""
         return self.free - beyond(self.reserves(), taken)
 
-    def growth_of(self, plan: StepPlan) -> Counter[int]:
-        """Return the tokens of output without a reservation that a step produces, by client.  O(batch)."""
-        grown, chunked = Counter[int](), {request_id for request_id, _ in plan.chunks}
+    def growth_of(self, plan: StepPlan | None) -> Counter[int]:
+        """Return the tokens of output without a reservation that a step produces, by client; of any plan, at most.
+        O(batch)."""
+        grown, chunked = Counter[int](), {request_id for request_id, _ in plan.chunks} if plan else set[int]()
         for request_id, flight in self.in_flight.items():
-            if not flight.reserved and (request_id in chunked or (plan.decode and flight.decodes)):
-                grown[flight.client] += 1
+            takes = plan is None or request_id in chunked or (plan.decode and flight.decodes)
+            grown[flight.client] += takes and not flight.reserved
         return grown
 
-    def evictor(self) -> Evictor:
-        """Return what chooses the blocks that go: while their holders hold more than their floors.  O(clients)."""
+    def evictor(self, plan: StepPlan | None = None) -> Evictor:
+        """Return what chooses the blocks that go: while their holders hold more than their floors, with the output of
+        the step.  O(batch + clients)."""
         shares, held, block = self.cache.tree.shares, self.promised_to(), self.cache.tree.block_tokens
+        held += self.growth_of(plan)
         assert shares is not None
         for charges in (shares.idle, shares.pinned):
             for client, blocks in charges.items():

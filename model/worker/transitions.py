@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fairsched.model import events as ev
 from fairsched.model.decision import NO_HOST, Admission, InFlight, StepPlan
+from fairsched.model.prefix_cache import NO_FLOORS
 from fairsched.model.request import Request
 from fairsched.model.worker.batch import evict, generated, join_decode, keep, pause, release, requeue, unpause
 from fairsched.model.worker.host_memory import drop, fetch, land, lose_host, swap_out
@@ -92,7 +93,7 @@ def begin(state: WorkerState, plan: StepPlan, now_ns: int) -> Step:
     if unreserved > state.free and (not state.floors or state.free_beside(state.growth_of(plan)) < 0):
         raise _infeasible(state, f"the step's output needs {unreserved} tokens and {state.free} are free")
     if growth > state.room:
-        state = evict(state, max(growth - state.room, state.capacity // EVICT_SHARE), now_ns, events)
+        state = evict(state, max(growth - state.room, state.capacity // EVICT_SHARE), now_ns, events, plan)
     return state, events
 
 
@@ -245,7 +246,10 @@ def lose(state: WorkerState, now_ns: int) -> Step:
         state, preempted = requeue(state, request_id, now_ns)
         events.append(preempted)
     cached_tokens = state.cache.tree.cached_tokens
-    return (evict(state, cached_tokens, now_ns, events, floors=False) if cached_tokens else state), events
+    if cached_tokens:
+        # What is lost is lost to all, whatever their floors.
+        state = replace(evict(replace(state, floors=NO_FLOORS), cached_tokens, now_ns, events), floors=state.floors)
+    return state, events
 
 
 def again(state: WorkerState, waiting: Waiting, now_ns: int) -> Step:

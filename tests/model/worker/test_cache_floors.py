@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fairsched.model.decision import Host
+from fairsched.model.decision import Host, StepPlan
 from fairsched.model.events import Event, Evicted, Rejected
-from fairsched.model.prefix_cache import ROOT, walk
+from fairsched.model.prefix_cache import ROOT, PrefixTree, walk
 from fairsched.model.request import KEY_BYTES, Prompt, Request
 from fairsched.model.worker import WorkerState, transitions, violations
 from fairsched.policies.batching import Chunked, EagerPrefill, MemoryCentric
@@ -50,7 +50,7 @@ class FloorsMachine(RuleBasedStateMachine):
 
     @initialize(
         policy=st.sampled_from(POLICIES),
-        capacity=st.integers(16, 60),
+        capacity=st.integers(16, 40),
         block=st.sampled_from((1, 2, 4)),
         data=st.data(),
     )
@@ -63,16 +63,36 @@ class FloorsMachine(RuleBasedStateMachine):
         self.play.worker = self.play.worker.with_floors(floors)
         self.floors, self.seen = floors, 0
 
-    @rule(data=st.data(), client=st.integers(0, CLIENTS - 1), output=st.integers(1, 6), more=st.integers(0, 3))
-    def arrive(self, data: st.DataObject, client: int, output: int, more: int) -> None:
-        prompt = data.draw(prompts(self.block, blocks_max=8, keys_max=1))
+    def ask(self, client: int, prompt: Prompt, output: int, more: int = 0) -> None:
         need = prompt.tokens + output + more
         fits = need <= self.play.worker.capacity - sum(self.floors.values()) + self.floors[client]
         if self.play.policy.refuses(Request(0, client, 0, prompt, output + more)) is None:
             self.play.arrive(client, prompt, output, output + more)
             assert fits is not isinstance(self.play.events[-1], Rejected)
 
-    @rule(count=st.integers(1, 4))
+    @rule(data=st.data(), client=st.integers(0, CLIENTS - 1), output=st.integers(1, 6), more=st.integers(0, 3))
+    def arrive(self, data: st.DataObject, client: int, output: int, more: int) -> None:
+        self.ask(client, data.draw(prompts(self.block, 10 // self.block, 1)), output, more)
+
+    @rule(client=st.integers(0, CLIENTS - 1))
+    def fill(self, client: int) -> None:
+        """The client caches as much as its floor."""
+        self.ask(client, self.fresh(max(self.floors[client] // self.block, 1)), 1)
+        self.step(6)
+
+    @rule(client=st.integers(0, CLIENTS - 1), blocks=st.integers(1, 6), count=st.integers(2, 5))
+    def flood(self, client: int, blocks: int, count: int) -> None:
+        """The client sends prompts that share nothing."""
+        for _ in range(count):
+            self.ask(client, self.fresh(max(blocks // self.block, 1)), 3)
+        self.step(2)
+
+    def fresh(self, blocks: int) -> Prompt:
+        self.seen += blocks
+        keys = range(1_000 + self.seen - blocks, 1_000 + self.seen)
+        return Prompt.from_keys(keys, block_tokens=self.block, tokens=blocks * self.block + 1)
+
+    @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
         for _ in range(count):
             play, before = self.play, self.play.worker
@@ -80,11 +100,10 @@ class FloorsMachine(RuleBasedStateMachine):
             assert not violations(plan, before.view(play.now_ns))
             middle, _ = transitions.change_batch(before, plan, play.now_ns)
             after, told = transitions.begin(before, plan, play.now_ns)
-            self.nothing_below_a_floor_went(middle, after, told)
+            self.nothing_below_a_floor_went(middle, held(after) + after.growth_of(plan), told)
             play.step()
 
-    def nothing_below_a_floor_went(self, before: WorkerState, after: WorkerState, told: list[Event]) -> None:
-        now = held(after)
+    def nothing_below_a_floor_went(self, before: WorkerState, now: Counter[int], told: list[Event]) -> None:
         for event in told:
             if isinstance(event, Evicted):
                 for block in range(event.keep_blocks, event.keep_blocks + event.blocks):
@@ -109,7 +128,7 @@ class FloorsMachine(RuleBasedStateMachine):
         worker = self.play.worker
         worker_invariants.check(worker)
         assert worker.free >= 0
-        assert +Counter(worker.evictor().held) == +held(worker)
+        assert +Counter(worker.evictor(StepPlan(decode=False)).held) == +held(worker)
 
     def teardown(self) -> None:
         """Whatever waits is served: what floors keep from a request it does not need."""
@@ -124,3 +143,109 @@ class FloorsMachine(RuleBasedStateMachine):
 
 
 TestFloors = FloorsMachine.TestCase
+
+
+def filled(capacity: int, floors: dict[int, int], tokens: int = 10) -> Play:
+    """A worker under FCFS on which client 0 has cached so many tokens, and nothing runs."""
+    play = Play(FCFS(), capacity)
+    play.worker = play.worker.with_floors(floors)
+    play.arrive(0, keyed(0, tokens), 1)
+    play.step(2)
+    return play
+
+
+def keyed(first: int, tokens: int) -> Prompt:
+    """A prompt of keys from `first` on."""
+    return Prompt.from_keys(range(first, first + tokens), tokens=tokens)
+
+
+@pytest.mark.parametrize(("floor", "left"), [(1, 1), (4, 4), (10, 10), (11, 10)])
+def test_another_client_takes_all_beyond_a_floor_and_nothing_below(floor: int, left: int) -> None:
+    """Attained: a request as large as may come leaves of ten cached blocks those of the floor, and no other one."""
+    play = filled(20, {0: floor})
+    play.arrive(1, keyed(100, 20 - floor - 3), 3)
+    play.step(4)
+    assert play.worker.cache.cached_tokens(Prompt.from_keys(range(10), tokens=11)) == left
+
+
+def test_what_a_floor_keeps_is_not_promised_to_others() -> None:
+    """Two requests of nine tokens fit beside what is cached and may go, and one beside what may not."""
+    for floor, running in ((1, 2), (10, 1)):
+        play = filled(20, {0: floor, 1: 1})
+        for i in (1, 2):
+            play.arrive(1, keyed(100 * i, 6), 3)
+        play.step()
+        assert len(play.worker.in_flight) == running
+
+
+def test_a_client_may_use_its_floor_for_what_it_runs() -> None:
+    """A request evicts cached blocks of its own client below the floor, and no others."""
+    play = filled(30, {0: 20, 1: 10})
+    play.arrive(1, keyed(100, 6), 1)
+    play.step(2)
+    play.arrive(0, keyed(200, 17), 3)
+    play.step(12)
+    assert play.worker.cache.cached_tokens(Prompt.from_keys(range(100, 106), tokens=7)) == 6
+    assert play.worker.cache.cached_tokens(Prompt.from_keys(range(200, 217), tokens=18)) == 17
+
+
+def test_a_shared_prefix_stays_while_one_client_that_used_it_is_at_its_floor() -> None:
+    """Another client that uses a prefix later, and goes over its share, takes it from no client that holds it."""
+    play = filled(20, {0: 10, 1: 1})
+    for i in range(6):
+        play.arrive(1, keyed(0, 10), 2)
+        play.arrive(1, keyed(100 * (i + 1), 6), 3)
+        play.step(8)
+    assert play.worker.cache.cached_tokens(Prompt.from_keys(range(10), tokens=11)) == 10
+
+
+def test_a_pinned_prefix_stays_charged_to_the_client_that_pinned_it_first() -> None:
+    """The next client that completes a prompt of it takes over no charge: else a floor would be promised twice."""
+    play = Play(FCFS(), 40)
+    play.worker = play.worker.with_floors({0: 12, 1: 5})
+    play.arrive(0, keyed(0, 8), 6)
+    play.step()
+    play.arrive(1, Prompt.from_keys([*range(8), 90, 91], tokens=10), 6)
+    play.step()
+    assert dict(play.worker.cache.tree.shares.pinned) == {0: 8, 1: 2}  # type: ignore[union-attr]
+    play.cancel(0)
+    play.step()
+    assert dict(play.worker.cache.tree.shares.pinned) == {0: 8, 1: 2}  # type: ignore[union-attr]
+
+
+def test_floors_that_cannot_be_kept_are_refused() -> None:
+    """Floors beyond the capacity, negative ones, late ones, and those of a worker that swaps."""
+    with pytest.raises(ValueError, match="come to 21 tokens, and a worker holds 20"):
+        WorkerState(0, 20).with_floors({0: 10, 1: 11})
+    with pytest.raises(ValueError, match="is not negative"):
+        WorkerState(0, 20).with_floors({0: -1})
+    with pytest.raises(ValueError, match="swaps KV to host memory"):
+        WorkerState(0, 20, host=Host(5)).with_floors({0: 1})
+    with pytest.raises(ValueError, match="before its first request"):
+        filled(20, {0: 5}).worker.with_floors({0: 6})
+    play = filled(20, {0: 5, 1: 5})
+    play.arrive(1, 14, 2)
+    assert "keeps 5 for other clients" in play.events[-1].reason  # type: ignore[union-attr]
+
+
+def test_a_policy_that_displaces_says_that_floors_forbid_it() -> None:
+    """What a displaced request gives back may be kept for its client."""
+    play = Play(LearningToRank(batching=Chunked(max_running=1)), 40)
+    play.worker = play.worker.with_floors({0: 10})
+    play.arrive(0, 4, 20, predicted_output_tokens=20)
+    play.step(2)
+    play.arrive(1, 4, 2, predicted_output_tokens=2)
+    with pytest.raises(ValueError, match="displaces running requests, and cache floors"):
+        play.step()
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), prompts(2), st.integers(1, 4)), max_size=12), st.integers(30, 50))
+def test_a_tree_with_shares_is_read_as_it_was_written(asked: list[tuple[int, Prompt, int]], capacity: int) -> None:
+    """With its holders, keepers and charges."""
+    play = Play(FCFS(), capacity)
+    play.worker = play.worker.with_floors({0: 10, 1: 5})
+    for client, prompt, output in asked:
+        play.arrive(client, prompt, output)
+        play.step()
+        tree = play.worker.cache.tree
+        assert PrefixTree.from_json(tree.to_json()) == tree

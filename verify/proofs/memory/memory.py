@@ -31,7 +31,7 @@ class Cache:
         self._after = after
         self._cached_tokens = cached_tokens
 
-    def admit(self, _request_id: int, _prompt: Any, _stamp: int) -> tuple["Cache", Any, None]:
+    def admit(self, _request_id: int, _prompt: Any, _stamp: int, _client: int) -> tuple["Cache", Any, None]:
         """Pin a cached prefix."""
         return Cache(self._after, self._after), self._cached_tokens, None
 
@@ -39,7 +39,7 @@ class Cache:
         """Return whether it can hold the prompt."""
         return True
 
-    def complete(self, _request_id: int, _prompt: Any, _blocks: Any, _stamp: int) -> tuple["Cache", None]:
+    def complete(self, _request_id: int, _prompt: Any, _blocks: Any, _stamp: int, _client: int) -> tuple["Cache", None]:
         """Cache and pin the prompt."""
         return Cache(self._after, self._after), None
 
@@ -47,7 +47,7 @@ class Cache:
         """Drop the pin."""
         return Cache(self._after, self._after)
 
-    def evict(self, _tokens: Any) -> tuple["Cache", tuple[Any, ...]]:
+    def evict(self, _tokens: Any, _evictor: None) -> tuple["Cache", tuple[Any, ...]]:
         """Evict what is not protected."""
         return self, ()
 

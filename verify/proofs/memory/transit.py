@@ -176,7 +176,7 @@ class Evictable(Cache):
         self.tree.cached_tokens = cached
         self._cached_after = after
 
-    def evict(self, _tokens: Any) -> tuple["Evictable", tuple[Any, ...]]:
+    def evict(self, _tokens: Any, _evictor: None) -> tuple["Evictable", tuple[Any, ...]]:
         """Evict."""
         return Evictable(self.tree.protected_tokens, self._cached_after, self._cached_after), ()
 
