@@ -18,13 +18,13 @@ from fairsched.model.prefix_cache.shares import (
     eviction_order,
     reserve,
 )
+from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
 from fairsched.model.prefix_cache.tree import (
     ROOT,
     Eviction,
     Insertion,
     PrefixCache,
     PrefixTree,
-    SortedTuple,
     common_keys,
     walk,
 )

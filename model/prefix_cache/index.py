@@ -36,11 +36,11 @@ import msgspec
 from immutables import Map, MapMutation
 from msgspec.structs import astuple, replace
 
+from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
 from fairsched.model.prefix_cache.tree import (
     NO_CHILDREN,
     NO_NODE,
     ROOT,
-    SortedTuple,
     Span,
     check_shape,
     holding,

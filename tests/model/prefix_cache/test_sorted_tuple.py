@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model.prefix_cache import SortedTuple
-from fairsched.model.prefix_cache.tree import CHUNK_MIN
+from fairsched.model.prefix_cache.sorted_tuple import CHUNK_MIN
 
 Item = tuple[float, float]
 
