@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fairsched.engines.analysis.series import Floats, cumulative
 from fairsched.model import events as ev
-from fairsched.model.machine import LatencyModel, idle_nj, mfu, step_nj
+from fairsched.model.machine import GPUS, LatencyModel, idle_nj, mfu, step_nj
 from fairsched.model.pricing import COMMON
 from fairsched.model.service import Ints, Table, Tables, prompt_hits
 
@@ -87,7 +87,7 @@ def worker_figures(
     work = _work(trace)
     waiting, running = _waiting(trace), _running(trace)
     stop_ns = origin_ns + span_ns
-    energy = energy_nj(trace, latencies, origin_ns, stop_ns)
+    known, energy = _known(latencies), energy_nj(trace, latencies, origin_ns, stop_ns)
     hits = prompt_hits(trace)
     cached, context = _totals(hits, count, "cached"), _totals(hits, count, "context")
     totals = {
@@ -108,8 +108,10 @@ def worker_figures(
             **{name: int(values[worker]) for name, values in totals.items()},
             prefix_hit_ratio=_ratio(int(cached[worker]), int(context[worker])),
             busy_share=_ratio(int(busy[worker]), span_ns),
-            mfu=_mfu(latencies[worker : worker + 1], int(computed[worker]), int(busy[worker])),
-            energy_j=energy[worker] / 1e9 if worker in energy else None,
+            mfu=mfu(known[worker], int(computed[worker]), int(busy[worker]))
+            if busy[worker] and worker in known
+            else None,
+            energy_j=energy[worker] / 1e9 if worker in known else None,
             queue_mean=_ratio(int(queued[worker]), span_ns),
         )
         for worker in range(count)
@@ -149,7 +151,7 @@ def energy_nj(trace: Tables, latencies: Sequence[LatencyModel], start_ns: int, s
 
     What is computed counts when it is done, and a worker that is not there is idle.
     """
-    known = {worker: each for worker, each in enumerate(latencies) if each.deployment is not None}
+    known = _known(latencies)
     if not known:
         return {}
     running, computed, decoded = _running(trace), trace[ev.Prefilled], trace[ev.Decoded]
@@ -178,9 +180,10 @@ def _until(rows: Table, worker: int, at_ns: Ints) -> Ints:
     return lasted
 
 
-def _mfu(latency: Sequence[LatencyModel], tokens: int, busy_ns: int) -> float | None:
-    known = latency and latency[0].deployment is not None and busy_ns
-    return mfu(latency[0], tokens, busy_ns) if known else None
+def _known(latencies: Sequence[LatencyModel]) -> dict[int, LatencyModel]:
+    """Return the models of workers whose GPUs are known, by worker."""
+    models = enumerate(latencies)
+    return {worker: each for worker, each in models if each.deployment is not None and each.deployment.gpu in GPUS}
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairsched.engines.analysis.worker_figures import (
     WORKERS_NAMED,
@@ -207,3 +208,13 @@ def test_a_run_without_work_has_no_imbalance() -> None:
     assert (one.requests, one.busy_share, one.prefix_hit_ratio, one.queue_mean) == (0, None, None, None)
     assert imbalance([one, one]) is None
     assert imbalance([one, attrs.evolve(one, work=5)]) == 2
+
+
+def test_of_gpus_that_are_not_known_nothing_is_said() -> None:
+    """Neither the share of a peak nor joules, of the worker and of the run; the rest is there."""
+    assert PRESET.deployment is not None
+    strange = attrs.evolve(PRESET, deployment=replace(PRESET.deployment, gpu="of tomorrow"))
+    run = simulate(generate("toolbench", documents=2, sharers=5), "fcfs", cluster=Cluster(strange))
+    (worker,) = run.workers
+    assert (worker.mfu, worker.energy_j, run.measures.joules_per_token) == (None, None, None)
+    assert worker.busy_share
