@@ -8,17 +8,18 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairsched.engines.simulation import simulate_events
 from fairsched.model.events import Arrived, Event, Finished, Prefilled
 from fairsched.model.machine import PRESETS, DecodePiece, LatencyModel
 from fairsched.model.monitor import Monitor, MonitorReport
 from fairsched.model.pricing import Rates
-from fairsched.model.request import Client, Workload
+from fairsched.model.request import Client, Slo, Workload
 from fairsched.policies.base import Limits
 from fairsched.policies.batching import BATCHINGS
 from fairsched.policies.gates import CounterGate, DeficitGate, InBatchGate
-from fairsched.policies.guarantees import Pace, WorstWait, seconds
+from fairsched.policies.guarantees import GateGuarantee, Pace, WorstWait, seconds
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.orders import Arrival
 from fairsched.policies.registry import LOCAL_POLICIES, ROUTERS, local_policy, parameters, with_parameters
@@ -178,6 +179,28 @@ def test_the_bound_is_within_a_factor_of_two_of_what_can_happen(name: str) -> No
     most = worst.completion_ns()
     assert most is not None
     assert ended - came <= most
+
+
+def test_the_first_in_order_waits_more_than_half_of_its_bound() -> None:
+    """T-late in the same world, where its last request alone has a target: without the gate that waits for the memory
+    that its client fills, which is less than half as long."""
+    of = CONFIGURATIONS["H100"]
+    alone, gated = (
+        with_parameters(local_policy(name), {"reserve": "static"}) for name in ("edf", f"edf+{of.policy.gate.name}")
+    )
+    assert isinstance(gated.guarantee, GateGuarantee)
+    worst = gated.guarantee.worst_late(CLIENTS, of.limits, of.latency)
+    assert worst is not None
+    workload = of.world(64)
+    *others, last = workload.jobs
+    targeted = replace(last, request=replace(last.request, slo=Slo(ttft_ns=1)))
+    workload = replace(workload, jobs=(*others, targeted))
+    waits = []
+    for policy in (alone, gated):
+        came, first, _ = spans(played(policy, workload, of.latency, of.kv_capacity_tokens))[last.request.id]
+        waits.append(first - came)
+    assert 2 * waits[0] < waits[1]
+    assert worst.first_token_ns() / 2 < waits[1] <= worst.first_token_ns()
 
 
 def test_the_bound_of_a_client_with_nothing_in_flight_is_within_a_factor_of_three() -> None:
