@@ -13,19 +13,7 @@ from fairsched.model.machine.document import (
     preset_document,
 )
 from fairsched.model.machine.formula import GRAPH_SIZES, by_formula
-from fairsched.model.machine.gpus import (
-    GPUS,
-    LINKS,
-    POWER,
-    Gpu,
-    Link,
-    check,
-    gpu_of,
-    idle_nj,
-    mfu,
-    rated_watts,
-    step_nj,
-)
+from fairsched.model.machine.gpus import GPUS, LINKS, Gpu, Link, check, gpu_of, idle_nj, mfu, rated_watts, step_nj
 from fairsched.model.machine.kernels import (
     AllReduce,
     AttentionFormula,
@@ -40,7 +28,7 @@ from fairsched.model.machine.models import MODELS, ModelSizes
 from fairsched.model.machine.presets import DEFAULT_PRESET, PRESETS, preset
 
 __all__ = [
-    "DEFAULT_PRESET", "GPUS", "GRAPH_SIZES", "LINKS", "MODELS", "POWER", "PRESETS", "PROMPT_TOKENS", "AllReduce",
+    "DEFAULT_PRESET", "GPUS", "GRAPH_SIZES", "LINKS", "MODELS", "PRESETS", "PROMPT_TOKENS", "AllReduce",
     "AttentionFormula", "AttentionTable", "DecodePiece", "EngineFacts", "Gpu", "HostTime", "Kernels", "LatencyModel",
     "Link", "ModelSizes", "Performance", "PresetDocument", "ServerFacts", "Skew", "TimeTable", "as_builtins",
     "by_formula", "check", "decoded", "encoded", "from_builtins", "gpu_of", "idle_nj", "mfu", "pipelined", "preset",

@@ -2,7 +2,7 @@
 times are from what they allow: the share of the peak in use (MFU), and the floors below which no step can be.
 
 A step draws a share of the rated power that grows with its MFU, up to all of it: a prompt draws nearly that, a batch
-that decodes does not (`POWER`).  Cost is relative to an A100, as papers compare fleets of several kinds.
+that decodes does not (`step_nj`).  Cost is relative to an A100, as papers compare fleets of several kinds.
 """
 
 import attrs
@@ -166,26 +166,14 @@ def mfu(latency: LatencyModel, tokens: int, busy_ns: int) -> float:
     return step_flops(latency, tokens) * 1e9 / (_peak_flops(latency) * busy_ns)
 
 
-@attrs.frozen
-class PowerShares:
-    """What a GPU draws of its rated power, in thousandths: `idle` with a model loaded and nothing to do, `busy` in a
-    step that computes next to nothing, and `compute` beyond that for a step at the peak; all of it at most."""
+IDLE, BUSY, COMPUTE = 155, 595, 1_969
+"""What a GPU draws, in thousandths of its rated power: with a model loaded and nothing to do, in a step that computes
+next to nothing, and beyond that for a step at the peak; all of it at most.  Taken to be alike on all kinds.
 
-    idle: int
-    busy: int
-    compute: int
-    source: str
-
-
-POWER = PowerShares(
-    idle=155,
-    busy=595,
-    compute=1_969,
-    source="busy and compute by least squares through the eight batches of Qwen3-14B (chat) on one H100 that the "
-    "ML.ENERGY leaderboard 3.0 publishes, whose prompts are not counted; idle: 62 W of an A100 of 400 W "
-    "(chuyishang/inference-energy, results_paste.md)",
-)
-"""The shares of all kinds: of the H100, and taken to be those of others."""
+Source of the last two: least squares through the eight batches of Qwen3-14B (chat) on one H100 that the ML.ENERGY
+leaderboard 3.0 publishes, whose prompts are not counted; of the first: 62 W of an A100 of 400 W
+(chuyishang/inference-energy, results_paste.md).
+"""
 
 
 def rated_watts(latency: LatencyModel) -> int:
@@ -195,7 +183,7 @@ def rated_watts(latency: LatencyModel) -> int:
 
 def idle_nj(latency: LatencyModel, ns: int) -> int:
     """Return what a worker draws that has nothing to do for so long, in nanojoules."""
-    return rated_watts(latency) * POWER.idle * ns // 1_000
+    return rated_watts(latency) * IDLE * ns // 1_000
 
 
 def step_nj(latency: LatencyModel, tokens: Ints, ns: Ints) -> Ints:
@@ -207,7 +195,7 @@ def step_nj(latency: LatencyModel, tokens: Ints, ns: Ints) -> Ints:
     array([416, 417, 496])
     """
     token_ps = step_flops(latency, 1) * 10**12 // _peak_flops(latency)
-    shares = POWER.busy * ns + POWER.compute * (tokens * token_ps // 1_000)
+    shares = BUSY * ns + COMPUTE * (tokens * token_ps // 1_000)
     drawn: Ints = np.minimum(shares, 1_000 * ns) // 1_000 * rated_watts(latency)
     return drawn
 

@@ -17,7 +17,7 @@ from fairsched.model.request import Prompt, Request
 from fairsched.policies.base import AnyClusterPolicy, AnyRouter, Router
 from fairsched.policies.placement import Aladdin
 from fairsched.policies.registry import CLUSTER_POLICIES, ROUTERS, router_with
-from fairsched.policies.routers import RoundRobin, SplitPhases
+from fairsched.policies.routers import RoundRobin, SplitPhases, ValleyFilling
 from fairsched.policies.routers.load_based import TurnState
 from fairsched.verify.conformance import check_cluster_policy, check_router
 from fairsched.verify.conformance.router import RouterMachine
@@ -123,12 +123,21 @@ def test_battery_finds_bad_routers(bad: str) -> None:
 
 # --- policies that hold requests --------------------------------------------------------------------------------------
 
+
+class AllWait(ValleyFilling):
+    """Every request may wait."""
+
+    def start_ns(self, request: Request, now_ns: int) -> int:
+        return super().start_ns(replace(request, priority=-1), now_ns)
+
+
 HOLDING = {name: policy for name, policy in CLUSTER_POLICIES.items() if not isinstance(policy, Router)}
 HOLDING_VARIANTS: dict[str, AnyClusterPolicy] = {
     "aladdin without patience": router_with(
         HOLDING["aladdin"], {"patience_us": "0", "errors": "rebalance", "reserve": "peaks", "slack": "printed"}
     ),
     "aladdin under tight targets": router_with(HOLDING["aladdin"], {"ttft_us": "1", "tpot_us": "13000"}),
+    "a valley that all wait for": AllWait(prices="0:3+50:1+300:4", defer_s=99),
 }
 
 
