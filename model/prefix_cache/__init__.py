@@ -11,6 +11,7 @@ from fairsched.model.prefix_cache.shares import (
     Evictor,
     Shares,
     beyond,
+    blocks_over,
     by_cost,
     by_last_use,
     by_share,
@@ -31,6 +32,6 @@ from fairsched.model.prefix_cache.tree import (
 
 __all__ = [
     "NO_CLIENT", "NO_FLOORS", "ROOT", "CachedBlock", "Eviction", "EvictionOrder", "Evictor", "IndexMatch", "Insertion",
-    "PrefixCache", "PrefixIndex", "PrefixTree", "Shares", "SortedTuple", "Victim", "beyond", "bits", "by_cost",
-    "by_last_use", "by_share", "checked_floors", "common_keys", "eviction_order", "reserve", "walk"
+    "PrefixCache", "PrefixIndex", "PrefixTree", "Shares", "SortedTuple", "Victim", "beyond", "bits", "blocks_over",
+    "by_cost", "by_last_use", "by_share", "checked_floors", "common_keys", "eviction_order", "reserve", "walk"
 ]  # fmt: skip

@@ -55,6 +55,11 @@ def reserve(floor: int, promised: int, pinned: int) -> int:
     return max(floor - promised - pinned, 0)
 
 
+def blocks_over(excess: int, block_tokens: int) -> int:
+    """Return how many blocks go until a client that is over its floor by `excess` tokens (at least one) is not."""
+    return -(-excess // block_tokens)
+
+
 def beyond(reserves: Mapping[int, int], taken: Mapping[int, int]) -> int:
     """Return how much of what clients take is not in their reserves."""
     return sum(max(tokens - reserves.get(client, 0), 0) for client, tokens in taken.items())

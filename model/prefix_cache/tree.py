@@ -25,7 +25,7 @@ import numpy as np
 from immutables import Map, MapMutation
 from msgspec.structs import replace
 
-from fairsched.model.prefix_cache.shares import NO_CLIENT, CachedBlock, Evictor, Shares, charged
+from fairsched.model.prefix_cache.shares import NO_CLIENT, CachedBlock, Evictor, Shares, blocks_over, charged
 from fairsched.model.prefix_cache.sorted_tuple import SortedTuple
 from fairsched.model.request import KEY_BYTES, Prompt
 
@@ -458,7 +458,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
         while needed and (found := evictor.next()):
             block, excess = found
             leaf = draft.nodes[block.item]
-            eviction = draft.cut(block.item, leaf.end - min(needed, -(-excess // self.block_tokens)))
+            eviction = draft.cut(block.item, leaf.end - min(needed, blocks_over(excess, self.block_tokens)))
             evictions.append(eviction)
             evictor.took(block, eviction.blocks * self.block_tokens)
             needed -= eviction.blocks

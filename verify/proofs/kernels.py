@@ -3,6 +3,7 @@
 A module is found by something public that it defines.
 """
 
+from fairsched.model.prefix_cache import reserve
 from fairsched.model.worker import generated, land, receive, step
 from fairsched.policies import gates, guarantees, local
 from fairsched.policies.orders import LarryOrder
@@ -34,6 +35,7 @@ programs = module_of(local.ProgramPlaces)
 reservation = module_of(local.Foreseen)
 swapping = module_of(local.swapping_step)
 quota = guarantees.quota
+shares = module_of(reserve)
 worker_batch = module_of(generated)
 transit = module_of(receive)
 worker = module_of(step)
