@@ -71,12 +71,12 @@ def seconds(router: AnyRouter, requests: list[Request], seen: list[ClusterView])
     learns = type(router).observe is not Router.observe
     ends = [Finished(request.arrival_ns, 0, request.id, request.client, 64) for request in requests]
     route, observe, state = router.route, router.observe, router.init()
-    start = time.perf_counter()
+    start = time.process_time()
     for request, view, end in zip(requests, seen, ends, strict=True):
         _, state = route(state, request, view)
         if learns:
             state = observe(state, end)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def deciding(workers: int) -> tuple[float, float]:
@@ -87,15 +87,15 @@ def deciding(workers: int) -> tuple[float, float]:
         worker, prompt = i % workers, 500 + 7 * i % 3_000
         events.append(Arrived(i, worker, Request(i, 0, i, Prompt(prompt), 64)))
         events.append(Admitted(i, worker, i, 0, prompt, 0, 64))
-    start = time.perf_counter()
+    start = time.process_time()
     for event in events:
         state = router.observe(state, event)
-    observed = (time.perf_counter() - start) / len(events)
+    observed = (time.process_time() - start) / len(events)
     samples = []
     for view in views(workers):
-        start = time.perf_counter()
+        start = time.process_time()
         router.decide(state, view)
-        samples.append(time.perf_counter() - start)
+        samples.append(time.process_time() - start)
     return observed * 1e6, sorted(samples)[len(samples) // 2] * 1e6
 
 
@@ -111,12 +111,12 @@ def pairing(workers: int) -> tuple[float, float]:
         if i >= alive:
             pair = state.pairs[i - alive]
             told += [Prefilled(0, pair.prompt, i - alive, 0, 1, 0), Finished(0, pair.output, i - alive, 0, 64)]
-        start = time.perf_counter()
+        start = time.process_time()
         for event in told:
             state = policy.observe(state, event)
-        middle = time.perf_counter()
+        middle = time.process_time()
         _, state = policy.decide(state, view)
-        observing, deciding = observing + middle - start, deciding + time.perf_counter() - middle
+        observing, deciding = observing + middle - start, deciding + time.process_time() - middle
         events += len(told)
     return observing / events * 1e6, deciding / len(requests) * 1e6
 
@@ -129,7 +129,7 @@ def handing_over(router: SplitPhases, workers: int) -> float:
         loads = [replace(load, role="decode" if load.worker % 2 else "prefill") for load in view.workers]
         split.append(replace(view, workers=tuple(loads)))
     for _ in range(RUNS):
-        start = time.perf_counter()
+        start = time.process_time()
         for request, view in zip(requests, split, strict=True):
             dispatch, state = router.route(state, request, view)
             at, source, tokens = view.now_ns, dispatch.worker, request.prompt.tokens
@@ -140,7 +140,7 @@ def handing_over(router: SplitPhases, workers: int) -> float:
             state = router.observe(state, started)
             state = router.observe(state, Arrived(at, target, request, 1, tokens))
             state = router.observe(state, Finished(at, target, request.id, request.client, 64))
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     return best / REQUESTS * 1e6
 
 
@@ -149,13 +149,13 @@ def valleys(held: int) -> tuple[float, float, float]:
     policy = ValleyFilling(prices="+".join(f"{hour * 3_600}:{100 + hour * 7 % 24}" for hour in range(48)))
     state, loads = policy.init(), views(8)[0].workers
     requests = [Request(i, 0, i, Prompt(1), 1, priority=-1) for i in range(held)]
-    times = [time.perf_counter()]
+    times = [time.process_time()]
     for request in requests:
         state = policy.observe(state, Arrived(request.arrival_ns, NOWHERE, request))
-    times.append(time.perf_counter())
+    times.append(time.process_time())
     for now_ns in (0, 10**18):
         policy.decide(state, ClusterView(now_ns, loads))
-        times.append(time.perf_counter())
+        times.append(time.process_time())
     came, none, sent = (later - earlier for earlier, later in pairwise(times))
     return came / held * 1e6, none * 1e6, sent / held * 1e6
 

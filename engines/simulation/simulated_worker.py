@@ -95,6 +95,7 @@ class SimulatedWorker:
       was lost `pipeline_losses` times.
     - The policy's last plan with chunks, `kept_plan`, is its plan for `kept_steps` more steps, while the batch is
       `kept_batch`.
+    - `resident` adapters are loaded, the one used last at the end; counted where loading takes time.
     - It is down until `down_until_ns`.  With `wake_scheduled` the agenda has an entry that lets it decide.
 
     Its `state` is replaced by `become` alone; with `load_changed` it is in `changed_workers`.
@@ -121,6 +122,7 @@ class SimulatedWorker:
     prefill_began_ns: dict[int, int] = attrs.field(factory=dict)
     stages_free_ns: list[int] = attrs.field(init=False)
     pipeline: deque[tuple[StepPlan, list[Event]]] = attrs.field(factory=deque)
+    resident: dict[str, None] = attrs.field(factory=dict)
     kept_steps: int = 0
     kept_plan: StepPlan = DECODE_ONLY
     kept_batch: tuple[object, object] = (None, None)
@@ -187,7 +189,7 @@ class SimulatedWorker:
         if plan.chunks:
             if self.latency.stages > 1 and self._overlaps(plan):
                 return self._enter_stages(plan, now_ns)
-            return now_ns + self._step_ns(plan)
+            return now_ns + self._step_ns(plan) + self._load_ns(plan)
         steps = 1
         if leap:
             steps, valid_steps = state.decode_steps_max(), plan.valid_steps
@@ -210,6 +212,24 @@ class SimulatedWorker:
             done_ns = free_ns[stage] = max(done_ns, free) + stage_ns
         self.pipeline_end_ns = done_ns
         return free_ns[0]
+
+    def _load_ns(self, plan: StepPlan) -> int:
+        """Return for how long the step of a plan that has begun waits for adapters."""
+        if not self.spec.adapter_load_ns:
+            return 0
+        loads, running = 0, self.state.running
+        for admission in plan.admit:
+            adapter = running[admission.request_id].waiting.request.adapter
+            if not isinstance(adapter, str):
+                continue
+            if adapter not in self.resident:
+                loads += 1
+                if len(self.resident) == self.spec.adapter_slots:
+                    used = {run.waiting.request.adapter for run in running.values()}
+                    del self.resident[next(each for each in self.resident if each not in used)]
+            self.resident.pop(adapter, None)
+            self.resident[adapter] = None
+        return loads * self.spec.adapter_load_ns
 
     def _step_ns(self, plan: StepPlan) -> int:
         self.steps, state = 1, self.state

@@ -89,8 +89,10 @@ class WorkerSpec:
     With `host_capacity_tokens` of host memory KV can be swapped there over `host_link` (None: that of PCIe).  Its
     `role` says to policies which phase of a request it is there for.  The KV of a call that others of its
     program follow counts as used `keep_ns` after its end, and gives way to whatever needs memory.  Its running requests
-    have at most `adapter_slots` different LoRA adapters; without slots a request that names one is rejected.  Clients
-    have `floors` of KV in tokens; those of a workload's clients are added in a simulation.
+    have at most `adapter_slots` different LoRA adapters; without slots a request that names one is rejected.  A step
+    waits `adapter_load_ns` for each adapter that it loads; of loaded ones that none runs with the one that was used
+    longest ago gives way.  Clients have `floors` of KV in tokens; those of a workload's clients are added in a
+    simulation.
     """
 
     latency: LatencyModel
@@ -101,6 +103,7 @@ class WorkerSpec:
     keep_ns: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     adapter_slots: int = 0
     floors: Mapping[int, int] = NO_FLOORS
+    adapter_load_ns: int = attrs.field(default=0, validator=attrs.validators.ge(0))
 
     @property
     def capacity(self) -> int:

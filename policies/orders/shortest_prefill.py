@@ -130,10 +130,12 @@ class TokensAdmitted(QueueExtension[CountsWaits], frozen=True, gc=False):
         ids: Numbers,
         scores: Numbers,
     ) -> int:
-        """Return the best by size and wait.  O(requests whose size alone does not put them behind it)."""
+        """Return the best by size and wait.  Of one size that is the oldest.  O(sizes that do not alone put a request
+        behind it, log n each)."""
         now = self.admitted.get(group, 0)
         best, waited, tokens, age = 0, 0, 0, -1
-        for score in reversed(queue):
+        score: int | None = queue.last()
+        while score is not None:
             size = -(score >> AGE_BITS)
             if age >= 0 and order.goes_before(waited, tokens, now, size):
                 break
@@ -145,4 +147,5 @@ class TokensAdmitted(QueueExtension[CountsWaits], frozen=True, gc=False):
                 better = age < 0 or order.goes_before(wait, size, waited, tokens)
             if better:
                 best, waited, tokens, age = score, wait, size, queued.age
+            score = queue.below(-size << AGE_BITS)
         return best

@@ -1,5 +1,6 @@
 """Slots for LoRA adapters: how long a request waits for one, which go past it, and who refuses what."""
 
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fairsched.engines.workloads import generate, load_trace, save_workload
 from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.decision import Admission, StepPlan
 from fairsched.model.events import Rejected
-from fairsched.model.request import Prompt, Request
+from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, transitions
 from fairsched.policies.catalog import DLPM, FCFS, DLPMInBatch
 from fairsched.policies.gates import BandGate, DeficitGate, HierarchicalGate, InBatchGate
@@ -163,6 +164,21 @@ def test_a_plan_beyond_the_slots_cannot_be_begun() -> None:
     plan = StepPlan(admit=tuple(Admission(i, 0, 4, 0, 4) for i in (0, 1)), chunks=((0, 4), (1, 4)))
     with pytest.raises(InfeasiblePlanError, match="request 1 needs adapter art, and running requests have others in"):
         transitions.begin(worker, plan, 0)
+
+
+@given(adapters=st.lists(st.sampled_from("abcd"), min_size=1, max_size=12), slots=st.integers(1, 3))
+def test_a_step_waits_for_each_adapter_that_it_loads(adapters: list[str], slots: int) -> None:
+    """One request at a time: loads are what a cache of so many slots misses that lets go what was used longest ago."""
+    jobs = [Job(Request(i, 0, 0, Prompt(4), 2, adapter=adapter), 2) for i, adapter in enumerate(adapters)]
+    workload, latency, spans = Workload("one by one", jobs, (Client(0, "c"),)), Cluster().latency, list[float]()
+    for load_ns in (0, 1_000_000):
+        spec = WorkerSpec(latency, adapter_slots=slots, adapter_load_ns=load_ns)
+        run = simulate(workload, FCFS(max_running=1), cluster=Cluster(latency, (spec,)))
+        spans.append(run.measures.makespan_us)
+    load = lru_cache(slots)(str)
+    for adapter in adapters:
+        load(adapter)
+    assert spans[1] - spans[0] == pytest.approx(1_000 * load.cache_info().misses)
 
 
 def test_adapters_are_in_files_of_workloads_and_in_the_simulator(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 
 from fairsched.engines.analysis import Measures, Run
-from fairsched.engines.workloads import with_account
-from fairsched.model.request import Slo, Workload
+from fairsched.engines.simulation import Cluster, simulate
+from fairsched.engines.workloads import WorkerSpec, with_account
+from fairsched.model.request import Client, Slo, Workload
 from fairsched.policies.batching import Batching, Chunked, FairBatching
 from fairsched.policies.catalog import FCFS
-from fairsched.reproduce.row import Figures, Panel, Platform, Printed, fewer, number, rows_of
+from fairsched.reproduce.row import Control, Figures, Panel, Platform, Printed, fewer, number, rows_of
 from fairsched.reproduce.runs import A100, measured, rate, run, workload
 
 row = rows_of("field")
@@ -253,10 +254,70 @@ def fair_batching(on: Platform, seed: int) -> Figures:
     return {"TTFT p99": tail, "load": load / base, "missed": misses(ours) / max(misses(theirs), 0.001)}
 
 
+ADAPTERS, SLOTS = 16, 4
+"""Background adapters, and how many adapters a worker holds."""
+
+
+def _with_adapters(jobs: Workload, seed: int) -> Workload:
+    """Return the requests with an adapter each: one in ten has the VIPs' and their priority, others any of the rest."""
+    drawn = np.random.default_rng(seed)
+    places = [int(drawn.integers(1, ADAPTERS + 1)) * int(drawn.random() >= 0.1) for _ in jobs.jobs]
+    made = []
+    for job, place in zip(jobs.jobs, places, strict=True):
+        named = {"client": place, "adapter": f"adapter {place}", "priority": int(place == 0)}
+        made.append(msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, **named)))
+    clients = tuple(Client(place, f"adapter {place}" if place else "vip") for place in range(ADAPTERS + 1))
+    return msgspec.structs.replace(jobs, jobs=tuple(made), clients=clients)
+
+
+@row(
+    id="92",
+    about="the residency cliff of adapters (CLIMB)",
+    panel="CLIMB, abstract",
+    platform=Platform(A100),
+    setting="Azure's conversations, Poisson arrivals at 2 requests a second, one in ten of a VIP adapter, others of 16 "
+    "more; 4 slots, and a step waits 100 ms for each adapter that it loads; VIPs first (`ageing` with a boost of 0) "
+    "against FCFS, both within the slots",
+    claims=(
+        number(
+            *("VIP p99", "VIPs' p99 of TTFT over that under FCFS", "38.7 to 13.1 s", 13.1 / 38.7),
+            control=Control("fetches stall all that runs", "VIP p99, loads cost nothing"),
+        ),
+        number("throughput", "throughput over FCFS's", "matched", 1.0, neutral=None),
+        fewer("resident", "FCFS: p99 of TTFT with 17 slots over that with 4", "collapse beyond the slots"),
+    ),
+    note="the abstract names no targets, lengths or rates of adapters; our slots hold both policies, so that what is "
+    "measured is which requests wait outside. The 100 ms are ours",
+    seconds=25,
+)
+def residency(on: Platform, seed: int) -> Figures:
+    """FCFS and VIPs first, with loads and without, and FCFS with a slot for each adapter."""
+    jobs = _with_adapters(workload("azure-chat", on=on, seed=seed, rate=2.0, arrivals="poisson", requests=1_000), seed)
+
+    def under(policy: str, load_ms: int, slots: int = SLOTS) -> Run:
+        spec = WorkerSpec(on.latency, adapter_slots=slots, adapter_load_ns=load_ms * 1_000_000)
+        params = {"boost_milli": 0} if policy == "ageing" else {}
+        return simulate(jobs, policy, "round-robin", cluster=Cluster(on.model, (spec,)), params=params)
+
+    def p99(one: Run, client: str = "vip") -> float:
+        return measured(one.clients[client].ttft_us.p99, "a p99")
+
+    fcfs, first, free, free_first = (under(name, load) for load in (100, 0) for name in ("fcfs", "ageing"))
+    whole = under("fcfs", 100, ADAPTERS + 1)
+    tails = [measured(one.measures.ttft_us.p99, "a p99") for one in (whole, fcfs)]
+    return {
+        "VIP p99": p99(first) / p99(fcfs),
+        "VIP p99, loads cost nothing": p99(free_first) / p99(free),
+        "throughput": rate(first) / rate(fcfs),
+        "resident": tails[0] / tails[1],
+    }
+
+
 PANELS = (
     Panel("SAGA, ablation and attainment by tenant", "programs' latency, and light tenants", rows=("89",)),
     Panel("Autellix, abstract; llm-d's pull request 1534", "programs by attained service", rows=("88",)),
     Panel("LMetric, abstract", "mean latencies against vLLM's and a production scheduler", rows=("83",)),
     Panel("HRRN, SGLang's pull request 32911", "latencies and throughput against FCFS", rows=("84",)),
     Panel("FairBatching, abstract", "the tail of first tokens, and the load of a node", rows=("86",)),
+    Panel("CLIMB, abstract", "VIPs' tail beyond the slots for adapters", rows=("92",)),
 )
