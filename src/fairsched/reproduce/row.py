@@ -137,10 +137,10 @@ PAPERS = {
         Paper(
             "field",
             "Rules of the field: LMetric, response ratios, attained service, FairBatching, agent fair share, CLIMB",
-            "arXiv 2603.15202; SGLang 32911; arXiv 2502.13965, llm-d 1534; arXiv 2510.14392; arXiv 2605.00528; ICML 2026",
+            "arXiv 2603.15202; SGLang 32911; arXiv 2502.13965, 2510.14392, 2605.00528; llm-d 1534; ICML 2026",
             "LMetric leads, by 89 % in first tokens for 92 % printed; HRRN gains more than printed; LAS gains chats a "
-            "tenth; FairBatching's tail is 1.45 times as short for 2.29; AFS costs light clients; CLIMB's VIPs gain "
-            "without fetches, too",
+            "tenth; FairBatching's tail is 1.45 times as short for 2.29; AFS costs light clients; CLIMB's VIPs "
+            "gain without fetches",
         ),
         Paper(
             "energy",
