@@ -146,7 +146,7 @@ def handing_over(router: SplitPhases, workers: int) -> float:
 
 def valleys(held: int) -> tuple[float, float, float]:
     """Microseconds of an arrival among so many held requests, of a decision that sends none, and of each one sent."""
-    policy = ValleyFilling(prices="+".join(f"{hour * 3_600}:{100 + hour * 7 % 24}" for hour in range(48)))
+    policy = ValleyFilling(prices="+".join(f"{hour * 3_600}:{100 + (hour * 7 + 5) % 24}" for hour in range(48)))
     state, loads = policy.init(), views(8)[0].workers
     requests = [Request(i, 0, i, Prompt(1), 1, priority=-1) for i in range(held)]
     times = [time.process_time()]
