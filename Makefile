@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check  # errors only
 ENGINES := .venv-engines
 NEWER_VLLM := $(CURDIR)/$(ENGINES)/newer-vllm
+LITELLM_INSTALL := $(ENGINES)/litellm/bin/python -m pip -qq --disable-pip-version-check install
 INSIDE := -m integration --full-budget -W default --override-ini 'addopts=--import-mode=importlib --strict-markers'
 ENGINES_INSTALL := $(ENGINES)/bin/python -m pip -qq --disable-pip-version-check install
 INSTALL := $(PIP) install --constraint constraints.txt --editable
@@ -19,7 +20,7 @@ help:
 	@echo "make wheel    a wheel in dist, for environments other than .venv"
 	@echo "make docs     the documentation as a site in out/docs"
 	@echo "make test     style, types and tests; proofs, mutants and batteries of unchanged code are kept"
-	@echo "make integrations  inside vLLM, Ray Serve, Envoy and others, and deploy/, in an environment of its own (4 GB)"
+	@echo "make integrations  inside vLLM, Ray Serve, Envoy and others, and deploy/, in an environment of its own (5 GB)"
 	@echo "make lint     style and types only"
 	@echo "make nightly  everything from nothing, the slow checks with their full budgets (hours); writes what is kept anew"
 	@echo "make mutation seed every small change into the code around the kernels and say what no test notices (hours)"
@@ -130,4 +131,7 @@ $(ENGINES)/.installed: tests/integration/requirements.txt constraints.txt pyproj
 	@sed -i 's/^Version: .*/&+cpu/' $(NEWER_VLLM)/vllm-*.dist-info/METADATA
 	@cp $(ENGINES)/lib/python3*/site-packages/vllm/_C*.so $(NEWER_VLLM)/vllm
 	@$(ENGINES_INSTALL) --no-deps --no-build-isolation --editable .
+	@# LiteLLM pins what others have in later releases.
+	@$(BIN)/python -m venv $(ENGINES)/litellm
+	@$(LITELLM_INSTALL) "litellm[proxy]==1.108.7" --editable .
 	@touch $@

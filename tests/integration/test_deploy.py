@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.integration.fresh_root import Stage, build
+from tests.support.adapters.fresh_root import Stage, build
 from tests.support.adapters.gateway_processes import LISTENING, process, server
 from tests.support.adapters.http import Caller
 from tests.test_packaging import NOT_SOURCE

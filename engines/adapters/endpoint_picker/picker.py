@@ -18,6 +18,8 @@ from fairsched.engines import gateway
 from fairsched.engines.adapters.endpoint_picker.config import PickerConfig
 from fairsched.engines.gateway.window.leases import Store, leasing_of
 from fairsched.engines.serving import ClientRegistry, Document
+from fairsched.model.request import Client
+from fairsched.policies.guarantees import window_limits
 
 _log = logging.getLogger("fairsched.endpoint_picker")
 
@@ -257,6 +259,17 @@ class Picker:
         said = () if usage is None else (usage.computed_tokens, usage.cached_tokens)
         self.window.cancel(picked.id, self.now_ns(), *said)
         self.pump()
+
+    def promises(self) -> list[str]:
+        """Return what the policy promises with the configured windows, and its cautions, a line each."""
+        policy, count = self.window.guard.policy, max(len(self.config.pool.endpoints), 1)
+        tokens = count * self.config.pool.window_tokens
+        clients = tuple(Client(i, name, weight) for i, (name, weight) in enumerate(self.config.weights.items()))
+        clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
+        bound = policy.guarantee.service_gap_bound(clients, window_limits(policy.guarantee, tokens, self.window.terms))
+        promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
+        window = f"{tokens:,} tokens in {count} endpoint{'s' * (count > 1)}"
+        return [f"policy {self.config.policy}, {window}: it promises {promise}", *policy.guarantee.cautions(tokens)]
 
     # --- status -----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ class FairQueue(CustomLogger):  # type: ignore[misc]
     def __init__(self, settings: LiteLlmSettings, app: FastAPI) -> None:
         super().__init__()
         self.queue = ProxyQueue(settings)
+        for line in self.queue.promises():
+            # At a level that LiteLLM shows.
+            _log.warning("%s", line)
         if app.middleware_stack is None:
             app.add_middleware(QueuedRequests)
         else:

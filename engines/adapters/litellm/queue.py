@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -40,6 +40,22 @@ class ProxyQueue:
         self.models = {name: _picker(settings, window, name) for name, window in settings.model.items()}
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def pickers(self) -> tuple[Picker, ...]:
+        """All windows."""
+        return self.other_models, *self.models.values()
+
+    async def stop(self) -> None:
+        """Charge no more, and return what is on lease; a loop that ends does it, too."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def promises(self) -> Iterator[str]:
+        """Yield what is promised for each window, and its cautions, a line each."""
+        for name, picker in {"all other models": self.other_models, **self.models}.items():
+            yield from (f"{name}: {line}" for line in picker.promises())
+
     async def place(self, key: Any, call_type: str, data: Mapping[str, Any]) -> None:
         """Return when a call may go: at once where it is of a kind that does not wait, or of no request.
 
@@ -49,8 +65,7 @@ class ProxyQueue:
         if endpoint is None or request is None:
             return
         if not self._tasks:
-            pickers = (self.other_models, *self.models.values())
-            self._tasks = [asyncio.create_task(picker.run()) for picker in pickers]
+            self._tasks = [asyncio.create_task(picker.run()) for picker in self.pickers]
         names = {*endpoint.inputs, *endpoint.needs, *endpoint.most, *endpoint.answers, *endpoint.prompts}
         body = msgspec.json.encode({name: data[name] for name in names & data.keys()}, enc_hook=str)
         picker = self.models.get(str(data.get("model")), self.other_models)

@@ -48,10 +48,13 @@ class QueuedRequest:
         except ValueError as error:
             raise CallError(400, str(error)) from None
 
+        most = size.max_output_tokens
+        if not size.declared:
+            most = min(most, max(picker.window.largest - size.prompt_tokens, 1))
+
         async def pick() -> None:
-            tokens = size.prompt_tokens, size.max_output_tokens
-            picked = await picker.pick(client, *tokens, None, size.prompt_tokens_max)
-            self._call = PickedCall(picker, picked, size.max_output_tokens, endpoint.form)
+            picked = await picker.pick(client, size.prompt_tokens, most, None, size.prompt_tokens_max)
+            self._call = PickedCall(picker, picked, most, endpoint.form)
             if self._over:
                 self.end()
 

@@ -16,9 +16,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from msgspec.structs import replace
 
 from fairsched.engines.adapters.litellm import LiteLlmSettings, ProxyQueue, QueuedRequests, from_environment
-from fairsched.engines.gateway import CallError
+from fairsched.engines.gateway import CallError, StoreConfig
 from fairsched.engines.settings import ConfigError, made
-from tests.support.adapters.loops import in_loop
+from tests.support.adapters.loops import in_loop, until
 
 FILE = """
 quantum = 64
@@ -134,17 +134,17 @@ async def settled() -> None:
 
 def in_flight(queue: ProxyQueue) -> int:
     """Calls that have a place."""
-    return sum(picker.window.in_flight for picker in (queue.other_models, *queue.models.values()))
+    return sum(picker.window.in_flight for picker in queue.pickers)
 
 
 def waiting(queue: ProxyQueue) -> int:
     """Calls that wait."""
-    return sum(picker.window.waiting for picker in (queue.other_models, *queue.models.values()))
+    return sum(picker.window.waiting for picker in queue.pickers)
 
 
 def outcomes(queue: ProxyQueue) -> Counter[str]:
     """How calls ended."""
-    return queue.other_models.outcomes + sum((each.outcomes for each in queue.models.values()), Counter())
+    return sum((each.outcomes for each in queue.pickers), Counter())
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -242,16 +242,9 @@ class AnyOrder(RuleBasedStateMachine):
             await settled()
 
         self.loop.run_until_complete(stop())
-        for picker in (self.queue.other_models, *self.queue.models.values()):
+        for picker in self.queue.pickers:
             assert (picker.window.in_flight, picker.window.waiting, picker.window.in_flight_tokens) == (0, 0, 0)
-
-        async def close() -> None:
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-
-        self.loop.run_until_complete(close())
+        self.loop.run_until_complete(self.queue.stop())
         self.loop.close()
 
 
@@ -330,9 +323,32 @@ async def test_a_model_with_a_window_of_its_own_holds_no_other_back() -> None:
 
 
 @in_loop
+async def test_proxies_of_one_store_share_an_account_for_each_window(tmp_path: Path) -> None:
+    """Calls of two proxies go on credit of one account, and those of a model with a window of its own on another's."""
+    store = StoreConfig(f"file://{tmp_path}", gateways=2)
+    queues = [ProxyQueue(replace(SETTINGS, store=store)) for _ in range(2)]
+    requests = [Request(queue, key(user_id="a"), model=model) for queue in queues for model in ("any", "own")]
+    await until(lambda: all(each.placed for each in requests))
+    for each in requests:
+        each.does(HEAD, body(answer(11, 3)), None)
+    await asyncio.gather(*(each.task for each in requests))
+    for queue in queues:
+        await queue.stop()
+        assert in_flight(queue) == 0
+    assert len({picker.leasing.config.name for queue in queues for picker in queue.pickers if picker.leasing}) == 2
+    assert len([path for path in tmp_path.iterdir() if "account" in path.name and path.suffix != ".lock"]) == 2
+
+
+@in_loop
 async def test_a_call_over_a_limit_is_refused_and_holds_nothing() -> None:
-    """413 for what fits nowhere, 400 for nonsense, 429 where too many wait."""
+    """413 for what fits nowhere, 400 for nonsense, 429 where too many wait; what declares no outputs is given what
+    fits."""
     queue = ProxyQueue(SETTINGS)
+    open_ended = Request(queue, key(user_id="a"), max_tokens=None)
+    await settled()
+    assert (open_ended.placed, queue.other_models.window.in_flight_tokens) == (True, 120)
+    open_ended.does(HEAD, body(answer(5, 2)), None)
+    await settled()
     too_large, nonsense = Request(queue, key(user_id="a"), max_tokens=150), Request(queue, key(), max_tokens="many")
     await settled()
     assert too_large.refused is not None

@@ -24,8 +24,6 @@ from fairsched.engines.adapters.endpoint_picker import read_config as read_picke
 from fairsched.engines.analysis import print_lines, print_text
 from fairsched.engines.settings import ConfigError, Schema, schema_of
 from fairsched.model import installing
-from fairsched.model.request import Client
-from fairsched.policies.guarantees import window_limits
 
 _log = logging.getLogger("fairsched.gateway")
 
@@ -170,21 +168,13 @@ def _pick_endpoints(path: Path, check: bool, report: Path | None) -> int:
         raise ConfigError(f"{path}: {error}") from None
     writable(report=report)
     if check:
-        policy, count = picker.window.guard.policy, max(len(config.pool.endpoints), 1)
-        tokens = count * config.pool.window_tokens
-        clients = tuple(Client(i, name, each.weight) for i, (name, each) in enumerate(config.client.items()))
-        clients = clients if len(clients) > 1 else (Client(0, "a"), Client(1, "b"))
-        limits = window_limits(policy.guarantee, tokens, picker.window.terms)
-        bound = policy.guarantee.service_gap_bound(clients, limits)
-        promise = "nothing" if bound is None else f"{bound:,} cost units between two clients that wait"
         with shown() as console:
-            said = f"policy {config.policy}, {tokens:,} tokens in {count} endpoints: it promises {promise}"
             servers = [
                 (f"http://{each}", config.pool.window_requests) for each in config.pool.endpoints or (config.pool.dns,)
             ]
             default = engines_gateway.Share(2).requests
             slots = engines_gateway.slot_warnings(servers, default)
-            print_lines(console, [said, *policy.guarantee.cautions(tokens), *(f"WARNING: {each}" for each in slots)])
+            print_lines(console, [*picker.promises(), *(f"WARNING: {each}" for each in slots)])
         return 0
     # Only here, so that everything above works without the extra.
     from fairsched.engines.adapters.endpoint_picker import serve
