@@ -28,6 +28,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from benchmarks.contended import ContendedGaps
 from fairsched.engines.analysis import EventTables, Outcomes, run_charging
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
 from fairsched.engines.workloads import ClientSpec, at_rate, generate, load_trace
@@ -36,7 +37,6 @@ from fairsched.model.service import Charging, charges, service
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
-from tests.support.policies.contended import ContendedGaps
 
 MACHINES = {
     "A10G": "llama-3.2-3b-a10g",
