@@ -30,7 +30,7 @@ def run(world: str, policy: str, settings: Path | None) -> subprocess.CompletedP
     if settings is not None:
         environ[VARIABLE] = str(settings)
     command = [sys.executable, "-W", "ignore", str(PARTS), world, policy]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=1200, check=False)
 
 
 def said(world: str, policy: str, settings: Path | None) -> dict[str, Any]:

@@ -313,7 +313,7 @@ def served(model: Path, fair: dict[str, object] | None, code: str = SERVE, **env
     """What a vLLM of its own says of 16 heavy and 4 light requests that come at once, in order."""
     command = [sys.executable, "-c", code, str(model), json.dumps(fair)]
     done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=300, check=False
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=1200, check=False
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
