@@ -324,6 +324,7 @@ def claims(kernel: v.Functions = bands) -> tuple[v.Claim | v.ArithmeticClaim | v
     v.Condition(lambda w: w.S - w.X <= w.A * w.U + bands.PERCENT * w.U - 1),
     v.Condition(lambda w: (w.X_j >= w.s * w.above) & (w.S_j <= (bands.PERCENT - w.s) * w.below_j)),
     v.Condition(lambda w: w.X_j - w.S_j <= w.A_j * w.U + w.F),
+    relaxed=True,
     attained=lambda: (max(n for n in range(200) if 10 * n - 20 * 5 < 120 * 9), bands.below_most(5, 9, 10, 20)),
 )
 def late(w: SimpleNamespace, functions: v.Functions = bands) -> v.Shown:
@@ -333,10 +334,10 @@ def late(w: SimpleNamespace, functions: v.Functions = bands) -> v.Shown:
     most_below = functions.below_most(w.own, w.U, w.s, w.A)
     most_above = functions.above_most(w.below_j, w.U, w.s, w.A_j, w.F)
     return {
-        "less than one more below": w.s * (w.below - most_below) < w.s,
-        "those below": w.below <= most_below,
-        "less than one more above": w.s * (w.above - most_above) < w.s,
-        "one above": w.above <= most_above,
+        "less than one more below": w.s * (w.below - most_below - 1) < 0,
+        "those below": w.below < most_below + 1,
+        "less than one more above": w.s * (w.above - most_above - 1) < 0,
+        "one above": w.above < most_above + 1,
     }
 
 
