@@ -123,7 +123,7 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
         v.refuted(
             "F-LAS-1",
             "a program that was idle for ten half-lives is served as if it were new",
-            "llm-d-router's `program-aware` policy: 'on return they should compete on near-equal footing'",
+            "llm-d-router's `program-aware` policy: it decays 'so a long-idle program is not penalized indefinitely'",
             _like_new,
             {"prompt": 200, "half_life_ms": 1_000, "coming": [0, *[0] * 10, 2, *[1] * 5]},
             variant="the order that ships",
