@@ -28,7 +28,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-from benchmarks.contended import ContendedGaps
 from fairsched.engines.analysis import EventTables, Outcomes, run_charging
 from fairsched.engines.simulation import Cluster, RunSpec, Simulator, limits_of
 from fairsched.engines.workloads import ClientSpec, at_rate, generate, load_trace
@@ -37,6 +36,7 @@ from fairsched.model.service import Charging, charges, service
 from fairsched.policies.gates import DeficitGate
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import LOCAL_POLICIES
+from tests.support.policies.contended import Gaps
 
 MACHINES = {
     "A10G": "llama-3.2-3b-a10g",
@@ -141,20 +141,21 @@ def run(machine: str, name: str, gate: str, seed: int, workload: Workload, rate:
     assert isinstance(policy, ComposedPolicy)
     assert isinstance(policy.gate, DeficitGate)
     limits, events = limits_of(workload, cluster, policy), EventTables()
-    elastic = ContendedGaps(policy.gate, limits) if policy.gate.elastic else None
+    elastic = Gaps(policy.gate, limits) if policy.gate.elastic else None
 
     def on_events(happened: list[Any]) -> None:
         events.add(happened)
         if elastic is not None:
             for event in happened:
-                elastic.observe(event)
+                elastic.follow(event)
 
     Simulator(workload, policy, spec.router, cluster.latency, workers=cluster.specs, on_events=on_events).run()
     trace = events.whole()
     charged = charges(trace, run_charging(policy, workload.clients) or Charging())
     found, most = Outcomes(workload, trace).measures(None), int(service(charged, len(workload.clients)).max())
     bound = policy.guarantee.service_gap_bound(workload.clients, limits) or 0
-    said = None if elastic is None else elastic.report()
+    if elastic is not None:
+        elastic.judge(elastic.together)
     return Row(
         machine,
         name,
@@ -166,11 +167,11 @@ def run(machine: str, name: str, gate: str, seed: int, workload: Workload, rate:
         found.finished,
         found.rejected,
         most,
-        bound if said is None else said.bound,
-        bound if said is None else said.bound_max,
-        0 if said is None else said.gap,
-        0 if said is None else said.over + said.past_cap,
-        0 if said is None else said.unlikely,
+        bound if elastic is None else elastic.bound(0),
+        bound if elastic is None else max((most for _, most in elastic.seen), default=0),
+        0 if elastic is None else max((gap for gap, _ in elastic.seen), default=0),
+        0 if elastic is None else elastic.over + elastic.past_cap,
+        0 if elastic is None else elastic.unlikely,
     )
 
 

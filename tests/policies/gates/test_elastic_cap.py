@@ -1,7 +1,5 @@
 """An elastic cap: what it keeps out, what it counts, and that D-elastic holds of runs under it."""
 
-from collections import Counter
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from fairsched.policies.gates import DeficitGate
 from fairsched.policies.gates import deficit as kernel
 from fairsched.policies.local import ComposedPolicy
 from fairsched.policies.registry import CLUSTER_POLICIES
+from tests.support.policies.contended import Gaps
 from tests.support.policy_play import Play
 
 MEMORY = 200
@@ -115,105 +114,13 @@ def served(policy: ComposedPolicy, jobs: list[tuple[int, int, int, int, int]], m
     return told
 
 
-class Gaps:
-    """What D-elastic is about, by its definition: what waits and runs, and the leads of each pair while both wait.
-
-    `unlikely` counts charges beyond what was counted, which OutputsLikely excludes, and `past_cap` admissions over the
-    cap beside others; of each pair `seen` has the gap, and its bound."""
-
-    def __init__(self, policy: ComposedPolicy, memory: int) -> None:
-        assert isinstance(policy.gate, DeficitGate)
-        self.gate, self.limits, self.memory = policy.gate, policy.guarantee.limits(memory, 64), memory
-        self.requests: dict[int, Request] = {}
-        self.left: dict[int, int] = {}
-        self.waiting: dict[int, int] = {}
-        self.running: dict[int, tuple[int, int]] = {}
-        self.usual, self.served, self.held, self.since = (Counter[int]() for _ in range(4))
-        self.together: dict[tuple[int, int], tuple[int, list[int]]] = {}
-        self.largest, self.unlikely, self.past_cap = 1, 0, 0
-        self.seen: list[tuple[int, int]] = []
-
-    def charge_max(self, tokens: int) -> int:
-        """U of so many tokens."""
-        return self.limits.charge_max(self.gate.rates, max(min(tokens, self.memory), 2))
-
-    def bound(self, before: int) -> int:
-        """D-elastic's."""
-        most = self.charge_max(max(self.gate.in_flight_cap_tokens or 0, self.largest))
-        return 2 * (self.gate.quantum - 1) + most + max(most, before)
-
-    @property
-    def over(self) -> int:
-        """How many pairs passed their bounds."""
-        return sum(gap > bound for gap, bound in self.seen)
-
-    def judge(self, pair: tuple[int, int]) -> None:
-        """The time in which the two waited together is over."""
-        before, leads = self.together[pair]
-        self.seen.append((max(leads) - min(leads), self.bound(before)))
-
-    def enters(self, event: ev.Admitted) -> int:
-        """What an admission charges."""
-        client, left = event.client, self.left[event.request_id]
-        before = sum(tokens for own, tokens in self.running.values() if own == client)
-        likely = self.usual[client]
-        counted = event.extend_tokens + (min(left, likely) if likely else left)
-        if len(set(self.waiting.values())) > 1:
-            self.largest = max(self.largest, counted)
-            asked = before + counted + event.cached_prefix_tokens
-            self.past_cap += before > 0 and asked > (self.gate.in_flight_cap_tokens or 0)
-        del self.waiting[event.request_id]
-        self.running[event.request_id] = client, counted
-        self.held[client], self.since[client] = self.charge_max(before + counted), 0
-        return self.gate.rates.input * self.gate.charged(event.extend_tokens, event.cached_prefix_tokens)
-
-    def follow(self, event: ev.Event) -> None:
-        """The next event."""
-        charges: dict[int, int] = {}
-        match event:
-            case ev.Arrived(request=request):
-                self.requests[request.id] = request
-                self.left[request.id] = request.max_output_tokens - event.generated_tokens
-                self.waiting[request.id] = request.client
-            case ev.Preempted():
-                del self.running[event.request_id]
-                self.waiting[event.request_id] = event.client
-                self.left[event.request_id] = self.requests[event.request_id].max_output_tokens - event.generated_tokens
-            case ev.Admitted():
-                charges = {event.client: self.enters(event)}
-            case ev.Decoded():
-                rate = self.gate.rates.output
-                charges = {client: rate * count for client, count in zip(event.clients, event.tokens, strict=True)}
-            case ev.Finished() | ev.Cancelled() | ev.Migrated() | ev.Rejected():
-                self.waiting.pop(event.request_id, None)
-                self.running.pop(event.request_id, None)
-                if isinstance(event, ev.Finished):
-                    self.usual[event.client] = kernel.learned(self.usual[event.client], event.output_tokens)
-        for client, cost in charges.items():
-            self.unlikely += self.since[client] <= self.held[client] < self.since[client] + cost
-            self.since[client] += cost
-            self.served[client] += cost
-        self.pairs()
-
-    def pairs(self) -> None:
-        """Take down the lead of each pair, and which pairs wait now."""
-        for (f, g), (_, leads) in self.together.items():
-            leads.append(self.served[f] - self.served[g])
-        now = set(combinations(sorted(set(self.waiting.values())), 2))
-        for pair in set(self.together) - now:
-            self.judge(pair)
-            del self.together[pair]
-        for f, g in now - set(self.together):
-            self.together[f, g] = max(self.held[f], self.held[g]), [self.served[f] - self.served[g]]
-
-
 def followed(policy: ComposedPolicy, jobs: list[tuple[int, int, int, int, int]], memory: int = MEMORY) -> Gaps:
     """Return what a run's gaps were."""
-    gaps = Gaps(policy, memory)
+    assert isinstance(policy.gate, DeficitGate)
+    gaps = Gaps(policy.gate, policy.guarantee.limits(memory, 64))
     for event in served(policy, jobs, memory):
         gaps.follow(event)
-    for pair in gaps.together:
-        gaps.judge(pair)
+    gaps.judge(gaps.together)
     return gaps
 
 
