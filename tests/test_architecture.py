@@ -49,12 +49,12 @@ LAYERS = {
         VALUES
         | {"jinja2", "matplotlib", "prometheus_client", "pyarrow", "rich"}
         | {"envoy", "google", "grpc", "grpc_health"}
-        | {"aiohttp", "cryptography", "fastapi", "jwt", "multidict", "redis", "uvloop", "yarl"}
-        | {"litellm", "ray", "safetensors", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
+        | {"aiohttp", "cryptography", "jwt", "multidict", "redis", "uvloop", "yarl"}
+        | {"ray", "safetensors", "sglang", "sortedcontainers", "tokenizers", "torch", "vllm"},
     ),
     # The command line, and the wiring of other people's engines, sit above the four.
     "src/fairsched": Layer(("fairsched",), VALUES | {"cyclopts", "jinja2", "matplotlib", "ray", "rich"}),
-    "src/fairsched/integrations": Layer(("fairsched",), VALUES | {"litellm", "ray", "sglang"}),
+    "src/fairsched/integrations": Layer(("fairsched",), VALUES | {"fastapi", "litellm", "ray", "sglang"}),
 }
 
 

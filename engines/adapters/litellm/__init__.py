@@ -1,15 +1,9 @@
-"""A fair queue inside LiteLLM's proxy. Read `request` first: one request, from the wait to the end of its answer."""
+"""A fair queue inside LiteLLM's proxy. Read `request` first: one request, from the wait to the end of its answer.
 
-from typing import TYPE_CHECKING
+Nothing here imports LiteLLM: `fairsched.integrations.litellm` is the class that it calls.
+"""
 
-from fairsched.model import lazy_exports
+from fairsched.engines.adapters.litellm.queue import LiteLlmSettings, ProxyQueue, from_environment
+from fairsched.engines.adapters.litellm.request import QueuedRequests
 
-if TYPE_CHECKING:
-    from fairsched.engines.adapters.litellm.hook import FairQueue
-    from fairsched.engines.adapters.litellm.queue import ProxyQueue
-    from fairsched.engines.adapters.litellm.request import QueuedRequests
-    from fairsched.engines.adapters.litellm.settings import LiteLlmSettings, from_environment
-else:
-    __getattr__ = lazy_exports(__name__)
-
-__all__ = ["FairQueue", "LiteLlmSettings", "ProxyQueue", "QueuedRequests", "from_environment"]
+__all__ = ["LiteLlmSettings", "ProxyQueue", "QueuedRequests", "from_environment"]

@@ -1,18 +1,32 @@
-"""The queue of a proxy: which calls wait, for which window, and as which client."""
+"""The queue of a proxy: which calls wait, for which window, and as which client, by a TOML file that an environment
+variable names.  Unknown keys are refused."""
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import attrs
 import msgspec
 
-from fairsched.engines.adapters.endpoint_picker import CallWindow, EndpointPool, Picker, PickerConfig, QueueSettings
+from fairsched.engines.adapters.common import read_file
+from fairsched.engines.adapters.endpoint_picker import (
+    CallWindow,
+    EndpointPool,
+    Picker,
+    PickerConfig,
+    QueueLimits,
+    QueueSettings,
+)
 from fairsched.engines.adapters.litellm.request import current
-from fairsched.engines.adapters.litellm.settings import LiteLlmSettings
 from fairsched.engines.gateway.openai import BY_PATH, Endpoint
+from fairsched.engines.settings import ConfigError
 
+VARIABLE = "FAIRSCHED_LITELLM_CONFIG"
+"""The environment variable that names the file."""
+Level = Literal["team", "user", "key"]
 _TYPES = {
     "/v1/chat/completions": "completion acompletion",
     "/v1/completions": "text_completion atext_completion",
@@ -26,6 +40,33 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     name: attrs.evolve(BY_PATH[path], refused=()) for path, names in _TYPES.items() for name in names.split()
 }
 """What waits, by LiteLLM's types of calls."""
+
+
+class LiteLlmSettings(QueueSettings, frozen=True, kw_only=True):
+    """How calls wait, for which windows, and how callers are named."""
+
+    pool: CallWindow
+    """The window of all models together that have none of their own."""
+    identify: tuple[Level, ...] = ("team", "user", "key")
+    """What of LiteLLM's names a client, the first that the caller's key has: `team:` with the team's alias or id,
+    `user:` with the id of the key's user, `key:` with the key's alias or hash."""
+    limits: QueueLimits = QueueLimits()
+    model: dict[str, CallWindow] = msgspec.field(default_factory=dict)
+    """Models with a window and an account of their own, by `model_name`."""
+
+    def __post_init__(self) -> None:
+        for name in self.client:
+            if name.partition(":")[0] not in self.identify or not name.partition(":")[2]:
+                ways = ", ".join(f'"{level}:NAME"' for level in self.identify)
+                raise ValueError(f'client."{name}" is no client of these: {ways}')
+
+
+def from_environment() -> LiteLlmSettings:
+    """Return the settings of this process.  Raises `ConfigError`."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        raise ConfigError(f"{VARIABLE} names no file")
+    return read_file(Path(path), VARIABLE, LiteLlmSettings)
 
 
 class ProxyQueue:
@@ -53,7 +94,8 @@ class ProxyQueue:
 
     def promises(self) -> Iterator[str]:
         """Yield what is promised for each window, and its cautions, a line each."""
-        for name, picker in {"all other models": self.other_models, **self.models}.items():
+        others = "all other models" if self.models else "all models"
+        for name, picker in {others: self.other_models, **self.models}.items():
             yield from (f"{name}: {line}" for line in picker.promises())
 
     async def place(self, key: Any, call_type: str, data: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ any order; and what names a client, what a call comes to, and what a file may sa
 import asyncio
 import gzip
 import json
+import re
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -306,6 +307,22 @@ async def test_clients_are_what_litellm_knows_of_their_keys() -> None:
     assert await name(key(token="h")) == "key:h"
     assert await name(key()) == "others"
     assert await name(everything, "key", "team") == "key:k"
+
+
+def promised(settings: LiteLlmSettings) -> list[str]:
+    """What the start says."""
+    return list(ProxyQueue(settings).promises())
+
+
+def test_what_is_promised_is_said_of_each_window() -> None:
+    """The larger window promises less; a policy without a bound promises nothing."""
+    found = [re.match(r"(.*): policy .* endpoint: it promises (\d+) cost units", said) for said in promised(SETTINGS)]
+    (others, bound), (own, smaller) = (each.groups() for each in found if each)
+    assert (others, own) == ("all other models", "own")
+    assert 2 * SETTINGS.quantum < int(smaller) < int(bound)
+    assert promised(replace(SETTINGS, policy="fcfs", model={})) == [
+        "all models: policy fcfs, 120 tokens in 1 endpoint: it promises nothing"
+    ]
 
 
 @in_loop
