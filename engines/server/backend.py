@@ -38,9 +38,9 @@ class Backend:
     """Workers that serve, and what they did: `front` takes requests, `document` and `samples` say how things stand.
 
     Each of `workers` has `kv_capacity_tokens`; with more than one, they are processes behind `router`.  A prompt with
-    its outputs has at most `context_tokens`; `weights` are those of clients by name; with a worker's `latency` waits
-    are held to what is proved of them.  What `document` and `samples` read belongs to the engine's thread: call them
-    there.
+    its outputs has at most `context_tokens`; `weights` and cache `floors` (tokens) are those of clients by name; with
+    a worker's `latency` waits are held to what is proved of them.  What `document` and `samples` read belongs to the
+    engine's thread: call them there.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Backend:
         workers: int = 1,
         router: AnyRouter | None = None,
         weights: Mapping[str, int] | None = None,
+        floors: Mapping[str, int] | None = None,
         log: serving.ServingLog | None = None,
         latency: LatencyModel | None = None,
     ) -> None:
@@ -98,8 +99,9 @@ class Backend:
                 self.engine.step()
             if not self.engine.status:
                 raise ValueError("no worker can be started")
-        for name, weight in (weights or {}).items():
-            self.engine.configure_client(name, weight)
+        weights, floors = weights or {}, floors or {}
+        for name in dict.fromkeys((*weights, *floors)):
+            self.engine.configure_client(name, weights.get(name, 1), cache_floor_tokens=floors.get(name))
         self.front: serving.ServingThread[Any] = serving.ServingThread(self.engine)
 
     def _record(self, events: list[Event]) -> None:

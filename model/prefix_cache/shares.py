@@ -11,8 +11,8 @@ A block goes only while each of its holders holds more than its floor (`Evictor`
 give (`reserve`) is not promised to requests of other clients.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import msgspec
@@ -105,7 +105,7 @@ def by_cost(block: CachedBlock, _excess: int) -> tuple[int, ...]:
 class Evictor:
     """One eviction under way: which of the blocks offered goes next, while its holders are over their floors.
 
-    `held` says how many tokens each client holds.  O(log blocks) a block.
+    `held` says how many tokens each client holds.  O(blocks) to offer them, and O(log blocks) for each that goes.
     """
 
     def __init__(self, held: Mapping[int, int], floors: Mapping[int, int], order: EvictionOrder = by_share) -> None:
@@ -118,16 +118,23 @@ class Evictor:
     def excess(self, clients: Iterable[int]) -> int:
         """Return by how many tokens each of the clients is over its floor, at least."""
         held, floors = self.held, self._floors
-        return min((held.get(client, 0) - floors.get(client, 0) for client in clients), default=UNHELD)
+        return min([held.get(client, 0) - floors.get(client, 0) for client in clients], default=UNHELD)
 
-    def offer(self, block: CachedBlock) -> None:
-        """Let a block be chosen, unless a holder is at its floor: nothing that is evicted changes that."""
-        if (excess := self.excess(block.clients)) > 0:
-            self._push(block, excess)
-
-    def _push(self, block: CachedBlock, excess: int) -> None:
-        self._offered += 1
-        heappush(self._heap, (self._order(block, excess), self._offered, block))
+    def offer(self, blocks: Sequence[CachedBlock]) -> None:
+        """Let blocks be chosen, but those of a holder at its floor: nothing that is evicted changes that."""
+        order, first = self._order, self._offered
+        self._offered += len(blocks)
+        rows = [
+            (order(block, excess), i, block)
+            for i, block in enumerate(blocks, first)
+            if (excess := self.excess(block.clients)) > 0
+        ]
+        if self._heap:
+            for row in rows:
+                heappush(self._heap, row)
+        else:
+            heapify(rows)
+            self._heap = rows
 
     def next(self) -> tuple[CachedBlock, int] | None:
         """Return the block that goes next, and by how many tokens its holders are over their floors; None if none may
@@ -138,7 +145,8 @@ class Evictor:
             if excess > 0 and self._order(block, excess) == key:
                 return block, excess
             if excess > 0:
-                self._push(block, excess)
+                self._offered += 1
+                heappush(self._heap, (self._order(block, excess), self._offered, block))
         return None
 
     def took(self, block: CachedBlock, tokens: int) -> None:
@@ -164,8 +172,7 @@ def eviction_order(
         for client in block.clients:
             held[client] = held.get(client, 0) + block.tokens
     evictor, gone = Evictor(held, floors, order), list[Any]()
-    for block in every:
-        evictor.offer(block)
+    evictor.offer(every)
     while tokens > 0 and (found := evictor.next()):
         block, _ = found
         evictor.took(block, block.tokens)

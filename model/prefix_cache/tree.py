@@ -453,8 +453,8 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
             node = draft.nodes[i]
             return CachedBlock(i, node.holders, node.stamp, (node.end - node.start) * self.block_tokens)
 
-        for _, i in draft.evictable:
-            evictor.offer(offered(i))
+        nodes, over = self.nodes, {client for client in evictor.held if evictor.excess((client,)) > 0}
+        evictor.offer([offered(i) for _, i in draft.evictable if over.issuperset(nodes[i].holders)])
         while needed and (found := evictor.next()):
             block, excess = found
             leaf = draft.nodes[block.item]
@@ -463,7 +463,7 @@ class PrefixTree(msgspec.Struct, frozen=True, gc=False):
             evictor.took(block, eviction.blocks * self.block_tokens)
             needed -= eviction.blocks
             if eviction.removed and is_victim(leaf.parent, draft.nodes[leaf.parent]):
-                evictor.offer(offered(leaf.parent))
+                evictor.offer([offered(leaf.parent)])
 
     def drop(self, prompt: Prompt, keep_blocks: int) -> tuple["PrefixTree", tuple[Eviction, ...]]:
         """Forget whatever of `prompt` lies beyond its first `keep_blocks` blocks, and everything below that.

@@ -1,21 +1,32 @@
 """Floors of clients: what they hold below is not evicted, nor promised, for others; and every request is served."""
 
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
+from fairsched.engines.analysis import replay
+from fairsched.engines.serving import Engine
+from fairsched.engines.serving.state import resume
+from fairsched.engines.serving.state.journal import Tail
+from fairsched.engines.serving.state.restart import kept, recovered
+from fairsched.engines.workloads import with_floors
 from fairsched.model.decision import Host, StepPlan
-from fairsched.model.events import Event, Evicted, Rejected
+from fairsched.model.events import Admitted, Event, Evicted, Rejected
 from fairsched.model.prefix_cache import ROOT, PrefixTree, walk
-from fairsched.model.request import KEY_BYTES, Prompt, Request
+from fairsched.model.request import KEY_BYTES, Client, Prompt, Request, Workload
 from fairsched.model.worker import WorkerState, transitions, violations
 from fairsched.policies.batching import Chunked, EagerPrefill, MemoryCentric
 from fairsched.policies.catalog import DLPM, FCFS, LPM, VTC, LearningToRank
 from fairsched.verify.conformance import worker_invariants
 from fairsched.verify.conformance.strategies import prompts
+from tests.support.engines.fake_executor import FakeExecutor
+from tests.support.logs import RUNS, Case, build, write
 from tests.support.policy_play import Play
 
 CLIENTS = 3
@@ -213,6 +224,34 @@ def test_a_pinned_prefix_stays_charged_to_the_client_that_pinned_it_first() -> N
     assert dict(play.worker.cache.tree.shares.pinned) == {0: 8, 1: 2}  # type: ignore[union-attr]
 
 
+ATTACKS = {
+    "prefix flooding": lambda i: [(1, keyed(1_000 * i + 100 * j, 18)) for j in range(2)],
+    "many keys": lambda i: [(1 + (2 * i + j) % 7, keyed(1_000 * i + 100 * j, 18)) for j in range(2)],
+    "long contexts": lambda i: [(1, keyed(1_000 * i, 24))],
+    "shared prefixes": lambda i: [(1, Prompt.from_keys([*range(10 * (i % 2), 10 * (i % 2) + 8), 1_000 * i], tokens=9))],
+}
+
+
+@pytest.mark.parametrize("policy", [FCFS(), DLPM(quantum=16), LPM(batching=EagerPrefill(64, 8, "optimistic"))])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_takes_no_hit_from_a_polite_client(attack: str, policy: FCFS) -> None:
+    """Its two prompts and what it runs are within its floor: it finds them whole, as if it were alone."""
+    found = Counter[bool]()
+    for floored in (False, True):
+        play = Play(policy, 48)
+        play.worker = play.worker.with_floors({0: 22} if floored else {})
+        for i in range(24):
+            play.arrive(0, Prompt.from_keys([*range(10 * (i % 2), 10 * (i % 2) + 8)], tokens=9), 2)
+            for client, prompt in ATTACKS[attack](i + 2):
+                play.arrive(client, prompt, 3)
+            play.step(4)
+        play.step(300)
+        entered = [event for event in play.events if isinstance(event, Admitted)]
+        found[floored] = sum(event.cached_prefix_tokens for event in entered if event.client == 0)
+    assert found[True] == 22 * 8
+    assert found[False] < found[True] or attack == "shared prefixes"
+
+
 def test_floors_that_cannot_be_kept_are_refused() -> None:
     """Floors beyond the capacity, negative ones, late ones, and those of a worker that swaps."""
     with pytest.raises(ValueError, match="come to 21 tokens, and a worker holds 20"):
@@ -249,3 +288,37 @@ def test_a_tree_with_shares_is_read_as_it_was_written(asked: list[tuple[int, Pro
         play.step()
         tree = play.worker.cache.tree
         assert PrefixTree.from_json(tree.to_json()) == tree
+
+
+@given(RUNS, st.integers(1, 12), st.integers(1, 8))
+@settings(max_examples=30)
+def test_a_log_of_clients_with_floors_replays(run: tuple[Workload, Case], first: int, second: int) -> None:
+    """It names their floors, so views and evictions are the same again, also where workers fail and KV moves."""
+    workload, case = run
+    floors = dict(zip((client.name for client in workload.clients), (first, second), strict=False))
+    workload = replace(workload, clients=with_floors(workload.clients, floors))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        if case.build().displaces:
+            return
+        assert replay(write(path, workload, case).path, build).equal
+
+
+def test_a_live_engine_keeps_floors_and_is_saved_with_them() -> None:
+    """From its clients, or by `configure_client` before its first request; a restart has them again."""
+    gold = Client(0, "gold", cache_floor_tokens=8)
+    engine = Engine(FCFS(), FakeExecutor(), kv_capacity_tokens=40, clients=[gold])
+    engine.configure_client("free", 2, cache_floor_tokens=4)
+    assert dict(engine.state.floors) == {0: 8, 1: 4}
+    with pytest.raises(ValueError, match="come to 41 tokens"):
+        engine.configure_client("free", 2, cache_floor_tokens=33)
+    engine.ask("gold", range(20), 2)
+    while engine.step():
+        pass
+    with pytest.raises(ValueError, match="before its first request"):
+        engine.configure_client("free", 2, cache_floor_tokens=5)
+    engine.configure_client("free", 3)
+    assert engine.clients["free"].cache_floor == 4
+    again = resume(recovered(FCFS(), kept(engine), Tail()).saved, FCFS(), FakeExecutor())
+    assert dict(again.state.floors) == {0: 8, 1: 4}
+    again.state.cache.tree.check()

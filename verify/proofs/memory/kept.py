@@ -223,7 +223,7 @@ def floor_kept(w: SimpleNamespace, functions: Functions = shares) -> Shown:
     shown: dict[str, Any] = {}
     for name, clients in (("one holder", (0,)), ("two holders", (0, 1))):
         evictor = functions.Evictor({0: w.held, 1: w.other}, {0: w.floor, 1: w.other_floor})
-        evictor.offer(CachedBlock(0, clients, w.last_use, w.block_tokens))
+        evictor.offer([CachedBlock(0, clients, w.last_use, w.block_tokens)])
         found = evictor.next()
         if found is None:
             alone = len(clients) == 1

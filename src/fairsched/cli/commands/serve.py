@@ -31,8 +31,8 @@ CPU_KV_TOKENS = 8192
 
 
 def _client(text: str) -> tuple[str, int]:
-    name, weight = values.assignment(text)
-    return name, values.positive_int(weight)
+    name, number = values.assignment(text)
+    return name, values.positive_int(number)
 
 
 @Parameter(name="*")
@@ -70,6 +70,7 @@ def serve(
         8000,
     ),
     client: Annotated[tuple[tuple[str, int], ...], each(_client, "NAME=WEIGHT")] = (),
+    cache_floor: Annotated[tuple[tuple[str, int], ...], each(_client, "NAME=TOKENS")] = (),
     api_key: Annotated[str | None, Parameter(metavar="KEY")] = None,
     of_backend: BackendOptions = BackendOptions(),
     metrics: bool = False,
@@ -83,6 +84,7 @@ def serve(
     Args:
         listen: where it listens; port 0 is any free one
         client: the weight of a client, which names itself by the header x-fairsched-client (repeat)
+        cache_floor: KV tokens of each worker that are a client's own, running or cached (repeat)
         api_key: serve only callers with this key (default: all)
         metrics: serve /metrics for Prometheus, which names clients
         drain_seconds: to finish at the end
@@ -101,7 +103,7 @@ def serve(
     sockets = listening(*listen)
     try:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-        server, config = _server(of_backend, policy, weights, log, api_key)
+        server, config = _server(of_backend, policy, weights, log, api_key, dict(cache_floor))
 
         def started() -> None:
             url = address(listen[0], sockets)
@@ -141,7 +143,12 @@ def _policy(options: BackendOptions) -> ComposedPolicy:
 
 
 def _server(
-    options: BackendOptions, policy: ComposedPolicy, weights: dict[str, int], log: Path | None, api_key: str | None
+    options: BackendOptions,
+    policy: ComposedPolicy,
+    weights: dict[str, int],
+    log: Path | None,
+    api_key: str | None,
+    floors: dict[str, int],
 ) -> "tuple[ApiServer, LlamaConfig]":
     """Load the model and start the workers."""
     from fairsched.engines.server import Access, ApiServer, Backend, CallReader, ExecutorMaker, tokenizer_of
@@ -177,6 +184,7 @@ def _server(
         workers=options.workers,
         router=ROUTERS[options.router],
         weights=weights,
+        floors=floors,
         log=events,
         latency=None if options.latency_model is None else latency_model(options.latency_model),
     )
