@@ -62,7 +62,7 @@ CELLS = (
         {"agents": 16, "width": 3, "turns": 8},
         tuple({"others": others} for others in (5, 8, 12)),
     ),
-    Cell("chats", "multi-turn", 32_768, 90.0, {"sessions": 60}, _rates(3.0, 5.0, 8.0)),
+    Cell("chats", "multi-turn", 16_384, 60.0, {"sessions": 80, "think_s": 3.0}, _rates(1.0, 2.0, 4.0)),
 )
 
 

@@ -38,9 +38,10 @@ P_PROG_SHARE = Theorem(
 )
 P_PROG_FITS = Theorem(
     "P-PROG-fits",
-    "what running calls may come to hold and what is kept fits into memory after each call that is let in beside them "
-    "while something is kept",
-    "this library: what programs in progress will use again need not be evicted for them",
+    "while something is kept, a call is let in beside others exactly if it fits with what running calls may come to "
+    "hold and what counts of what is kept: of a client all, or as much as fills its share, or one program, beside what "
+    "runs; then all fits after it as well",
+    "theorems of the kernel itself: what programs in progress will use again need not be evicted for others",
 )
 P_PROG_SERVES = Theorem(
     "P-PROG-serves",

@@ -15,7 +15,7 @@ from fairsched.engines.workloads import WorkerSpec, with_account
 from fairsched.model.request import Client, Slo, Workload
 from fairsched.policies.batching import Batching, Chunked, FairBatching
 from fairsched.policies.catalog import FCFS
-from fairsched.reproduce.row import Control, Figures, Panel, Platform, Printed, fewer, number, rows_of
+from fairsched.reproduce.row import Control, Figures, Panel, Platform, Printed, fewer, more, number, rows_of
 from fairsched.reproduce.runs import A100, measured, rate, run, workload
 
 row = rows_of("field")
@@ -165,6 +165,10 @@ def _latency_us(of: Measures) -> float:
     return measured(of.program_latency_us.mean, "a mean")
 
 
+FITTING_AGENTS = {
+    **{"tasks": 64, "steps": 16, "rate": 1_000.0, "think_s": 3.0, "task_tokens": 2_000, "observation_tokens": 1_000},
+    **{"output_tokens": 128, "max_output_tokens": 512},
+}
 LIGHT = 4
 """So many clients, those with the fewest calls, are the light ones."""
 
@@ -200,6 +204,36 @@ def agent_fair_share(on: Platform, seed: int) -> Figures:
         "programs' latency": _latency_us(afs.measures) / _latency_us(fcfs.measures),
         "light clients' wait": wait_us(afs) / wait_us(fcfs),
     }
+
+
+@row(
+    id="96",
+    about="agents that fit into memory (ThunderAgent, Concur)",
+    panel="ThunderAgent and Concur, abstracts",
+    platform=Platform(A100),
+    setting="64 agents at once whose contexts grow from 2,000 to 20,000 tokens in 16 calls, tools of 3 s, where memory "
+    "holds a third of them; `thunderagent` and `concur` against FCFS",
+    claims=(
+        Printed("ThunderAgent", "ThunderAgent: throughput over FCFS's", "1.5 to 3.6", 1.5, 3.6),
+        number("Concur", "Concur: throughput over FCFS's", "up to 4.09", 4.09),
+        more("ThunderAgent's hits", "ThunderAgent: cached share of prompts over FCFS's", "more"),
+        more("Concur's hits", "Concur: cached share of prompts over FCFS's", "more"),
+    ),
+    note="printed of coding, routing and science agents on H100 against vLLM, and of Qwen3-32B against SGLang at best; "
+    "neither traces nor Concur's thresholds are known, and a gain is bounded by what decoding costs here",
+    seconds=12,
+)
+def agents_that_fit(on: Platform, seed: int) -> Figures:
+    """One workload, three policies."""
+    jobs = workload("agent", on=on, seed=seed, **FITTING_AGENTS)
+    fcfs = run(jobs, "fcfs", on=on)
+    found: dict[str, float] = {}
+    for name, policy in {"ThunderAgent": "thunderagent", "Concur": "concur"}.items():
+        one = run(jobs, policy, on=on)
+        found[name] = rate(one) / rate(fcfs)
+        hits = [measured(each.measures.prefix_hit_ratio, "hits") for each in (one, fcfs)]
+        found[f"{name}'s hits"] = hits[0] / hits[1]
+    return found
 
 
 FAIR_TTFT_NS, FAIR_TPOT_NS, FAIR_SHARE = 1_000_000_000, 30_000_000, 0.9
@@ -314,6 +348,7 @@ def residency(on: Platform, seed: int) -> Figures:
 
 
 PANELS = (
+    Panel("ThunderAgent and Concur, abstracts", "throughput of agents against FCFS", rows=("96",)),
     Panel("SAGA, ablation and attainment by tenant", "programs' latency, and light tenants", rows=("89",)),
     Panel("Autellix, abstract; llm-d's pull request 1534", "programs by attained service", rows=("88",)),
     Panel("LMetric, abstract", "mean latencies against vLLM's and a production scheduler", rows=("83",)),
