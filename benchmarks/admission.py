@@ -3,7 +3,7 @@
     python benchmarks/admission.py --json docs/measured.json
 
 Four workloads of programs at three loads each, on one worker (Llama-3.2-3B on an A10G) that holds few of them, under
-eight rules.  The KV of a call that others follow counts as used 10 s after its end (`--keep-s 10`) under all of them.
+ten rules.  The KV of a call that others follow counts as used 10 s after its end (`--keep-s 10`) under all of them.
 A program is in time if its last call ends within the target of its workload.  The largest share is that of a client,
 of what calls received that finished while all programs were under way; the bound is that of the gate between clients,
 over what the busiest received: below 1 it binds.  Figures are means over seeds from 1000 on.
@@ -83,6 +83,7 @@ class Rule:
 RULES = (
     *(Rule("fcfs"), Rule("lpm"), Rule("dlpm-hierarchical", "program")),
     Rule("dlpm-hierarchical", "program", {"quantum": 131_072}),
+    *(Rule("las", "program"), Rule("afs")),
     *(Rule("continuum"), Rule("concur"), Rule("thunderagent"), Rule("programs", "program")),
 )
 FIGURES = ("in time, %", "p99, s", "hits, %", "largest share, %", "bound / busiest")

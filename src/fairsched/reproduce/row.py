@@ -136,11 +136,11 @@ PAPERS = {
         ),
         Paper(
             "field",
-            "Rules of the field: LMetric, response ratios, attained service, FairBatching, agent fair share, CLIMB",
-            "arXiv 2603.15202; SGLang 32911; arXiv 2502.13965, 2510.14392, 2605.00528; llm-d 1534; ICML 2026",
+            "Rules of the field: LMetric, response ratios, attained service, FairBatching, agents, CLIMB",
+            "arXiv 2603.15202, 2502.13965, 2510.14392, 2605.00528, 2602.13692, 2601.22705; SGLang 32911; llm-d 1534",
             "LMetric leads, by 89 % in first tokens for 92 % printed; HRRN gains more than printed; LAS gains chats a "
             "tenth; FairBatching's tail is 1.45 times as short for 2.29; AFS costs light clients; CLIMB's VIPs "
-            "gain without fetches",
+            "gain without fetches; agents that fit gain 1.89 times",
         ),
         Paper(
             "energy",
@@ -155,7 +155,8 @@ PAPERS = {
             "Results of our own",
             "this project",
             "a rule for quanta keeps 0.94 of E2's throughput and more; Jain's index falls where little waits; "
-            "DLPM's gate costs deadlines a tenth to a sixth of what they attain, which bands by haste mostly give back",
+            "polite programs keep 0.97 beside 64 subagents; DLPM's gate costs deadlines a tenth to a sixth of what they "
+            "attain, which bands by haste mostly give back",
         ),
     )
 }
