@@ -10,6 +10,7 @@ also derives from:
 - `RanksByKey`, `Regroups`: ranks depend on all requests that wait.
 - `FollowsOutput`, `Promotes`: the rank depends on the output so far, and on a long wait.
 - `Preempts`, `Swaps`: a waiting request takes the place of running ones.
+- `KeepsPrograms`: room is kept for programs between two calls.
 
 An ability that must remember something has a `QueueExtension`, a value that the queue carries for it.
 """
@@ -40,7 +41,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, gc=False):
     `kv_tokens` of its context came with it.
     Under an order that promotes, it waits `since` that step, and may be `promoted`.  Under one that groups requests, it
     shares its first `prefix_tokens` with the group at that `place`.  It ran and was taken out `preemptions` times.
-    Under an order by virtual finish times, or by clients' scores, `tag` is its own.
+    Under an order by virtual finish times, by clients' scores, or that keeps programs, `tag` is its own.
     """
 
     request: Request
