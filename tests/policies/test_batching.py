@@ -1,15 +1,15 @@
 """FairBatching's time for prompts, in played worlds: no token is later than the first, and prompts always go on."""
 
+from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairsched.model.decision import InFlight
 from fairsched.model.request import Prompt, Request, Slo
-from fairsched.model.worker import WorkerState
 from fairsched.policies.batching import FairBatching
-from fairsched.policies.catalog import FCFS
-from fairsched.verify.conformance import WorkerPlay
+from fairsched.policies.orders import QueuedRequest
 from fairsched.verify.proofs.memory.prefill_batches import lateness
 
 CAPACITY, SEATS = 60, 4
@@ -37,38 +37,38 @@ def test_no_token_is_later_than_the_first(
     assert all(max(tokens) <= max(tokens[0], 0) for tokens in late.values())
 
 
-def chunks(slo: Slo | None, now_ns: int, **rule: Any) -> list[int]:
-    """Return how much of a long prompt each of the next steps computes, of 1 ms, beside one request that decodes."""
-    policy = FCFS(batching=FairBatching(step_ns=4, token_ns=2, request_ns=1, context_token_ns=1, **rule))
-    play, found = WorkerPlay(policy, WorkerState(0, 2_000)), []
-    play.arrive(Request(0, 0, 0, Prompt(5), 9, slo=slo), 9, 0)
-    play.step(0, now_ns)
-    play.arrive(Request(1, 0, now_ns, Prompt(1_000), 1), 1, now_ns)
-    for _ in range(3):
-        plan = play.decide(now_ns)
-        found.append(plan.chunks[0][1])
-        play.execute(plan, now_ns, took_ns=10)
-        now_ns += 10
-    return found
+TARGETS = st.none() | st.builds(Slo, ttft_ns=st.none() | st.integers(1, 400), tpot_ns=st.none() | st.integers(30, 90))
+RUNNING = st.lists(
+    st.tuples(TARGETS, st.integers(0, 400), st.integers(0, 5), st.integers(0, 8), st.sampled_from([None, None, 9]))
+    | st.none(),
+    max_size=5,
+)
 
 
-def test_a_step_lasts_until_the_nearest_deadline() -> None:
-    """The second token is due at 100 + 20, at 10 there are 110 ns, less 4 + 1 + 6 for the decode: 49 tokens of 2 ns;
-    each further step of 10 ns leaves 10 more, and a token of context takes one."""
-    assert chunks(None, 10, ttft_ns=100, tpot_ns=20) == [49, 54, 58]
-
-
-def test_a_request_s_own_targets_count() -> None:
-    """The same by the targets that the request names, whatever the rule's are."""
-    assert chunks(Slo(ttft_ns=100, tpot_ns=20), 10, ttft_ns=1, tpot_ns=1) == [49, 54, 58]
-
-
-def test_late_requests_leave_the_time_of_a_token() -> None:
-    """The first token came at 500 for 100: steps last 20 ns, 9 of which are for prompts; a token at least goes on."""
-    assert chunks(None, 500, ttft_ns=100, tpot_ns=20) == [4, 4, 3]
-    assert chunks(None, 500, ttft_ns=100, tpot_ns=1) == [1, 1, 1]
-
-
-def test_the_budget_of_tokens_is_kept() -> None:
-    """However much time there is, a step computes no more than `max_batched_tokens`."""
-    assert chunks(None, 10, ttft_ns=10_000, max_batched_tokens=8) == [7, 7, 7]
+@settings(max_examples=200)
+@given(running=RUNNING, now=st.integers(400, 500), most=st.integers(1, 400))
+def test_the_budget_is_what_the_nearest_deadline_leaves(running: list[Any], now: int, most: int) -> None:
+    """Of requests that decode, by definition, each with its own targets where it names some; a token at least, and no
+    more than `max_batched_tokens` with the decodes.  Requests that prefill (None) or are paused do not count."""
+    rule = FairBatching(
+        max_batched_tokens=most, ttft_ns=300, tpot_ns=60, step_ns=4, token_ns=3, request_ns=2, context_token_ns=1
+    )
+    flights: dict[int, Any] = {}
+    in_flight, due, tpots, context = dict[int, InFlight](), list[int](), list[int](), 0
+    for i, each in enumerate(running):
+        slo, arrival, generated, decoded, paused = each or (None, 0, 0, 0, None)
+        entry = QueuedRequest(Request(i, 0, arrival, Prompt(1), 99, slo=slo), i, generated)
+        flights[i] = SimpleNamespace(entry=entry)
+        start = None if each is None else 31 - decoded
+        in_flight[i] = InFlight(i, 0, i, 1 + generated, 0, 0, False, start, paused)
+        if each is not None and paused is None:
+            ttft, tpot = (slo.ttft_ns or 300, slo.tpot_ns or 60) if slo else (300, 60)
+            due.append(arrival + ttft + tpot * (generated + decoded))
+            tpots.append(tpot)
+            context += 1 + generated + decoded
+    view: Any = SimpleNamespace(now_ns=now, clock=30, decoding=len(due), in_flight=in_flight)
+    left = most - len(due)
+    if due:
+        spare = max(min(due) - now, min(tpots))
+        left = min(left, max((spare - 4 - 2 * len(due) - context) // 3, 1))
+    assert rule.prompt_tokens(view, flights) == left
