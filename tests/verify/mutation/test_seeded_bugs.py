@@ -152,7 +152,7 @@ def test_without_what_one_worker_promises_the_cluster_promises_nothing(assumptio
 
 WORKER_BUGS = [
     ("KV-admit", "_admit", "need = kv_tokens + cache.tree", "need = cache.tree"),
-    ("KV-admit", "_admit", "need > state.free", "need > state.free + 1"),
+    ("KV-admit", "_admit", "need > free", "need > free + 1"),
     ("KV-admit", "_admit", "promised=state.promised + kv_tokens", "promised=state.promised + extend"),
     ("KV-prefill", "_prefill", "promised=state.promised - moved", "promised=state.promised"),
     ("KV-release", "release", "promised=state.promised - flight.kv_tokens", "promised=state.promised"),
