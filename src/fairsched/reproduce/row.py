@@ -138,9 +138,9 @@ PAPERS = {
             "field",
             "Rules of the field: LMetric, response ratios, attained service, FairBatching, agents, CLIMB",
             "arXiv 2603.15202, 2502.13965, 2510.14392, 2605.00528, 2602.13692, 2601.22705; SGLang 32911; llm-d 1534",
-            "LMetric leads, by 89 % in first tokens for 92 % printed; HRRN gains more than printed; LAS gains chats a "
-            "tenth; FairBatching's tail is 1.45 times as short for 2.29; AFS costs light clients; CLIMB's VIPs "
-            "gain without fetches; agents that fit gain 1.89 times",
+            "LMetric leads, by 89 % for 92 printed; HRRN gains more than printed; LAS gains chats a tenth; "
+            "FairBatching's tail 1.45 times as short for 2.29; AFS costs light clients; CLIMB's VIPs gain without "
+            "fetches; fitting agents gain 1.89 times",
         ),
         Paper(
             "energy",
