@@ -155,8 +155,8 @@ PAPERS = {
             "Results of our own",
             "this project",
             "a rule for quanta keeps 0.94 of E2's throughput and more; Jain's index falls where little waits; "
-            "polite programs keep 0.97 beside 64 subagents; DLPM's gate costs deadlines a tenth to a sixth of what "
-            "they attain, which bands by haste mostly give back",
+            "polite programs keep 0.97 beside 64 subagents; DLPM's gate costs a tenth to a sixth of deadlines met, "
+            "bands by haste less",
         ),
     )
 }
