@@ -255,7 +255,8 @@ P_FB_1 = Theorem(
 )
 P_FB_2 = Theorem(
     "P-FB-2",
-    "against its deadlines no token of a request is later than its first one, while each step decodes all that run",
+    "against its deadlines no token of a request is late by more than its first one, or at all if that was in time, "
+    "while each step decodes all that run and the request is not preempted",
     "this library; by induction over steps, of which one is proved",
     (DECODES_FIT, STEPS_AS_ESTIMATED),
     bound="lateness of the first token",

@@ -45,8 +45,9 @@ P_PROG_FITS = Theorem(
 )
 P_PROG_SERVES = Theorem(
     "P-PROG-serves",
-    "while a program waits, each other one is served at most 2Q + U - 1 + D, whatever is kept for others, and where "
-    "calls wait one runs; with n programs the others are served at most (n - 1) (2Q + U - 1 + D) before it goes on",
+    "where each program is a client, while one waits each other one is served at most 2Q + U - 1 + D, whatever is kept "
+    "for others, and where calls wait one runs; with n programs the others are served at most (n - 1) (2Q + U - 1 + D) "
+    "before it goes on",
     "this library; D-A.2 where clients are passed over, in drawn worlds of the shipped policy",
     bound="2Q + U - 1 + D",
     scope=Scope.TESTED,

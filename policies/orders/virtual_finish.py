@@ -62,8 +62,8 @@ P_LAS_2 = Theorem(
 )
 P_LAS_3 = Theorem(
     "P-LAS-3",
-    "of N programs, one that attained at most a when its call came has n + (N - 1) (ceil(a / c) + B - 1) calls let in "
-    "before it at most, where n calls waited, another costs c at least, and B run at most",
+    "of N programs, one that attained at most a when its only call came has n + (N - 1) (ceil(a / c) + B - 1) calls "
+    "let in before it at most, where n calls waited, another costs c at least, and B run at most",
     _SOURCE,
     bound="n + (N - 1) (ceil(a / c) + B - 1)",
     scope=Scope.TESTED,
@@ -71,7 +71,8 @@ P_LAS_3 = Theorem(
 )
 P_LAS_4 = Theorem(
     "P-LAS-4",
-    "whatever programs come, none waits, beyond the calls that waited, for more half-lives than 2 a h has bits",
+    "whatever programs come, none waits with its only call, beyond the calls that waited, for more half-lives than "
+    "2 a h has bits",
     _SOURCE,
     bound="log2(2 a h) + 1 half-lives",
     scope=Scope.TESTED,

@@ -9,6 +9,7 @@ A program is a session of a client (`Request.session`), or all calls of a client
 `keep_steps` decode steps after a call that others follow (`Request.downstream_levels`), then forgotten.
 """
 
+from collections import Counter
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -56,8 +57,8 @@ def needed(queued: QueuedRequest) -> int:
 
 class ProgramsHeld(QueueExtension[KeepsPrograms], frozen=True, gc=False):
     """What programs hold: `running` tokens of calls in progress by client, and calls in progress by program; programs
-    `between` two calls, by name, and when each is `due` to be forgotten; and what calls need that are `waiting`, with
-    their ages.
+    `between` two calls, by name, and when each is `due` to be forgotten; what calls need that are `waiting`, with
+    their ages; and calls that are `queued`, by program.
 
     `steps` counts those that produced output.  A `window` of so many programs may be in progress where their number is
     limited; `hits` returning calls found what they had computed since it last changed.
@@ -69,6 +70,7 @@ class ProgramsHeld(QueueExtension[KeepsPrograms], frozen=True, gc=False):
     between: Map[str, Between] = Map()
     due: SortedTuple[tuple[int, str]] = SortedTuple()
     waiting: SortedTuple[tuple[int, int]] = SortedTuple()
+    queued: Map[str, int] = Map()
     window: int = WINDOW
     hits: int = 0
 
@@ -78,7 +80,11 @@ class ProgramsHeld(QueueExtension[KeepsPrograms], frozen=True, gc=False):
         """A program whose call waits holds nothing: room for it is found anew, or it pauses here."""
         name = program_of(queued.request)
         between = self.between.get(name)
-        held = msgspec.structs.replace(self, waiting=self.waiting.add((needed(queued), queued.age)))
+        held = msgspec.structs.replace(
+            self,
+            waiting=self.waiting.add((needed(queued), queued.age)),
+            queued=self.queued.set(name, self.queued.get(name, 0) + 1),
+        )
         if between is None:
             return held, queued if queued.preemptions else msgspec.structs.replace(queued, tag=queued.age)
         kept, due = self.between.delete(name), self.due.remove((between.until, name))
@@ -87,7 +93,8 @@ class ProgramsHeld(QueueExtension[KeepsPrograms], frozen=True, gc=False):
     def left(
         self, order: KeepsPrograms, queued: QueuedRequest, score: int, group: int, admitted: bool
     ) -> "ProgramsHeld":
-        return msgspec.structs.replace(self, waiting=self.waiting.remove((needed(queued), queued.age)))
+        waiting, name = self.waiting.remove((needed(queued), queued.age)), program_of(queued.request)
+        return msgspec.structs.replace(self, waiting=waiting, queued=_less(self.queued, name, 1))
 
     def started(self, queued: QueuedRequest, extend_tokens: int) -> "ProgramsHeld":
         """Return the same after a call was let in that has to compute so much of its context.  O(log n)."""
@@ -115,7 +122,7 @@ class ProgramsHeld(QueueExtension[KeepsPrograms], frozen=True, gc=False):
         running = _less(self.running, request.client, needed(queued))
         calls, between, due = _less(self.calls, name, 1), self.between, self.due
         follows = output_tokens is not None and request.downstream_levels and order.keep_steps
-        if follows and name not in calls and name not in between:
+        if follows and name not in calls and name not in self.queued:
             assert output_tokens is not None
             until = self.steps + order.keep_steps
             kept = Between(request.client, request.prompt.tokens + output_tokens, queued.tag, until)
@@ -131,8 +138,9 @@ class ProgramsHeld(QueueExtension[KeepsPrograms], frozen=True, gc=False):
 
     def check(self, order: KeepsPrograms, waiting: list[tuple[QueuedRequest, int, int]], cache: PrefixCache) -> None:
         assert list(self.waiting) == sorted((needed(queued), queued.age) for queued, _, _ in waiting)
-        # No program is between two calls while one waits, and each is forgotten in time.
-        assert not {program_of(queued.request) for queued, _, _ in waiting} & set(self.between)
+        # No program is between two calls while one waits or runs, and each is forgotten in time.
+        assert dict(self.queued) == Counter(program_of(queued.request) for queued, _, _ in waiting)
+        assert not (set(self.queued) | set(self.calls)) & set(self.between)
         assert sorted((kept.until, name) for name, kept in self.between.items()) == list(self.due)
         assert all(kept.until > self.steps for kept in self.between.values())
         assert all(count > 0 for count in (*self.running.values(), *self.calls.values()))

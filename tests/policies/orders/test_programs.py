@@ -94,6 +94,19 @@ def test_a_program_that_ends_keeps_nothing() -> None:
     assert not worker.held.running
 
 
+def test_a_program_whose_next_call_waits_keeps_nothing() -> None:
+    """What its call that ended computed does not stand in the way of its own call that waits."""
+    worker = Session(programs())
+    worker.call(0, 18, output=3)
+    worker.call(1, 2, output=12)
+    assert worker.step() == [0, 1]
+    waits = worker.call(0, 18)
+    assert worker.step(2) == []
+    assert [*worker.play.worker.running] == [1]
+    assert not worker.held.between
+    assert worker.step() == [waits]
+
+
 def test_nothing_is_kept_for_a_client_without_credit() -> None:
     """One that was served more than its quantum loses its room to one that waits with credit."""
     worker = Session(programs(quantum=15))

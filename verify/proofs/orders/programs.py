@@ -224,8 +224,27 @@ def _goes_on(w: SimpleNamespace) -> v.Shown:
     return {"others are served no more than ten calls": most <= 10 * max(p + 2 * o for p, o, _ in w.programs)}
 
 
+def _sessions_go_on(w: SimpleNamespace) -> v.Shown:
+    """Sessions of one client, as (prompt, output), call again as soon as they are answered."""
+    play, calls, entered = WorkerPlay(Programs(), WorkerState(0, w.memory)), list[int](), [0] * len(w.sessions)
+    due = [*range(len(w.sessions))]
+    for now in range(_STEPS):
+        for session in due:
+            tokens, output = w.sessions[session]
+            prompt = Prompt.from_keys(range(100 * session, 100 * session + tokens - 1), tokens=tokens)
+            request = Request(len(calls), 0, now, prompt, output, session=str(session), downstream_levels=1)
+            play.arrive(request, output, now)
+            calls.append(session)
+        events = play.step(now)
+        due = [calls[event.request_id] for event in events if isinstance(event, Finished)]
+        for event in events:
+            if isinstance(event, Admitted):
+                entered[calls[event.request_id]] += 1
+    return {"each is let in a tenth as often as another at least": max(entered) <= 10 * min(entered)}
+
+
 def refutations() -> tuple[v.RefutedClaim, ...]:
-    """Return what is said of a rule without credit."""
+    """Return what is said of a rule without credit, and of programs that share a client's."""
     return (
         v.refuted(
             "F-PROG-1",
@@ -236,6 +255,16 @@ def refutations() -> tuple[v.RefutedClaim, ...]:
             variant="programs that come back first, without credit",
             instead=P_PROG_SERVES.id,
             text="two programs of 15 tokens come back again and again, and leave no room for a third of 25",
+        ),
+        v.refuted(
+            "F-PROG-2",
+            "no program starves, of whatever client it is",
+            "programs under a gate, as this library said",
+            _sessions_go_on,
+            {"memory": 40, "sessions": [[10, 5], [10, 5], [20, 5]]},
+            variant="the rule that ships, for several sessions of one client",
+            instead=P_PROG_SERVES.id,
+            text="two sessions find their prompts in the cache, go first each time, and leave no room for a third",
         ),
     )
 
