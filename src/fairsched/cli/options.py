@@ -64,7 +64,7 @@ def _rate_scales(text: str) -> tuple[float, ...]:
 
 
 def _floor(text: str) -> tuple[str, int]:
-    name, tokens = values.assignment(text)
+    name, tokens = values.assignment(text, "CLIENT=TOKENS")
     return name, values.positive_int(tokens)
 
 

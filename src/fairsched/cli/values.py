@@ -123,11 +123,11 @@ def in_seconds(span_ns: int | None) -> str | None:
     return None if span_ns is None else f"{span_ns / 1e9:g}s"
 
 
-def assignment(text: str) -> tuple[str, str]:
-    """Return the parameter and the value of `PARAM=VALUE`."""
+def assignment(text: str, form: str = "PARAM=VALUE") -> tuple[str, str]:
+    """Return the parameter and the value of `PARAM=VALUE`; `form` is what an error asks for."""
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
-        raise ValueError(f"expected PARAM=VALUE, found {found(text)}")
+        raise ValueError(f"expected {form}, found {found(text)}")
     return name, value
 
 

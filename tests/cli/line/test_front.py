@@ -143,6 +143,7 @@ DIGITS = "9" * 26
         (["--workers", "100000000"], "of at most 10,000, found '100000000'"),
         (["--workers", "9" * 5000], "of at most 10,000, found"),
         (["--split", "99999999:1"], "at most 10,000 workers, found 100,000,000"),
+        (["--cache-floor", "client-0"], "expected CLIENT=TOKENS, found 'client-0'"),
         (["--rate-scale", "1e300"], "from 1e-9 to 1e9, found 1e+300"),
         (["--rate-scale", "1e-300"], "from 1e-9 to 1e9, found 1e-300"),
         (["--kv-capacity-tokens", DIGITS], "of at most 1,000,000,000,000, found"),
