@@ -23,8 +23,9 @@ from fairsched.engines.settings import (
     check_changes,
     read_settings,
 )
+from fairsched.model.pricing import CAPACITY_TOKENS_MAX
 
-Tokens = Annotated[int, Meta(ge=2)]
+Tokens = Annotated[int, Meta(ge=2, le=CAPACITY_TOKENS_MAX)]
 Address = Annotated[
     str,
     Meta(pattern=r"^(\d{1,3}(\.\d{1,3}){3}|\[[0-9a-fA-F:]+\]):\d{1,5}$", description="IP:PORT, with brackets for IPv6"),

@@ -55,6 +55,8 @@ class LiteLlmSettings(QueueSettings, frozen=True, kw_only=True):
     """Models with a window and an account of their own, by `model_name`."""
 
     def __post_init__(self) -> None:
+        if not self.identify:
+            raise ValueError("identify names none of team, user and key")
         for name in self.client:
             if name.partition(":")[0] not in self.identify or not name.partition(":")[2]:
                 ways = ", ".join(f'"{level}:NAME"' for level in self.identify)

@@ -436,6 +436,8 @@ async def test_what_is_no_call_of_a_request_passes() -> None:
     ("change", "said"),
     [
         ("quantum = 64\n[pool]\nwindow_tokens = 1", "pool.window_tokens: expected"),
+        (f"[pool]\nwindow_tokens = {1 << 40}", "pool.window_tokens: expected"),
+        (f"identify = []\n{FILE}", "identify names none of team, user and key"),
         ("quantum = 64", "pool is missing"),
         (FILE.replace("quantum", "quantums"), "unknown key quantums; did you mean quantum?"),
         (
