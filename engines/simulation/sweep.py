@@ -64,6 +64,8 @@ def compare(
     """
     cluster = cluster or Cluster()
     workloads = workload if isinstance(workload, Mapping) else {1.0: workload}
+    if not all(each.jobs for each in workloads.values()):
+        raise ValueError("a workload without requests has nothing to compare")
     runs = list(_runs(list(policies), list(routers), workloads, settings or {}, predictors))
     for run in runs:
         cluster.suits(run.router)

@@ -14,6 +14,7 @@ from fairsched.model.machine import LatencyModel
 from fairsched.model.prefix_cache import NO_FLOORS
 from fairsched.model.worker import WorkerState
 from fairsched.policies.routers import visible_ns
+from fairsched.policies.validators import not_negative
 
 HOST_BYTES_PER_S = 25_000_000_000
 """Four fifths of the nominal rate of PCIe 4.0 x16 (16 lanes of 16 GT/s, 31.5 GB/s); chosen here, not measured."""
@@ -97,13 +98,13 @@ class WorkerSpec:
 
     latency: LatencyModel
     kv_capacity_tokens: int | None = None
-    host_capacity_tokens: int = 0
+    host_capacity_tokens: int = attrs.field(default=0, validator=not_negative)
     host_link: KvLink | None = None
     role: Role = "both"
-    keep_ns: int = attrs.field(default=0, validator=attrs.validators.ge(0))
-    adapter_slots: int = 0
+    keep_ns: int = attrs.field(default=0, validator=not_negative)
+    adapter_slots: int = attrs.field(default=0, validator=not_negative)
     floors: Mapping[int, int] = NO_FLOORS
-    adapter_load_ns: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    adapter_load_ns: int = attrs.field(default=0, validator=not_negative)
 
     @property
     def capacity(self) -> int:

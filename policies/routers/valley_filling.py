@@ -89,6 +89,12 @@ def cheapest_start(curve: Curve, now_ns: int, latest_ns: int) -> int:
     return best[0]
 
 
+def _is_curve(_policy: object, _attribute: object, value: object) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"prices are SECONDS:PRICE+... as text, not {type(value).__name__}")
+    price_curve(value)
+
+
 class ValleyState(msgspec.Struct, frozen=True):
     """The starts of all requests that are not over, and those that are held as (start, id), in that order.
 
@@ -111,7 +117,7 @@ class ValleyFilling(ClusterPolicy[ValleyState]):
     follows_decoding: ClassVar[bool] = False
     theorems: ClassVar[tuple[Theorem, ...]] = (P_VF_1, P_VF_2)
 
-    prices: str = attrs.field(default="0:1", validator=lambda policy, attribute, value: price_curve(value))
+    prices: str = attrs.field(default="0:1", validator=_is_curve)
     """The price from each second on, as 0:300+3600:120 in whole numbers; the last one stays."""
     defer_s: int = attrs.field(default=86_400, validator=not_negative)
     """For how many seconds a request of negative priority may be held."""

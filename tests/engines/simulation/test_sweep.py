@@ -13,7 +13,7 @@ from fairsched.engines.capacity import plan, tune
 from fairsched.engines.simulation import Bucketed, Cluster, run_tasks, sweep
 from fairsched.engines.workloads import generate
 from fairsched.engines.workloads.fleet import Crash
-from fairsched.model.request import Slo
+from fairsched.model.request import Client, Slo, Workload
 from fairsched.policies.registry import CLUSTER_POLICIES, LOCAL_POLICIES
 
 
@@ -76,6 +76,12 @@ def test_an_interrupt_keeps_the_runs_that_ended(tmp_path: Path, monkeypatch: pyt
         "01-fcfs-round-robin.jsonl",
         "03-vtc-round-robin.jsonl",
     ]
+
+
+def test_a_workload_without_requests_is_refused() -> None:
+    """In a line, before anything is run."""
+    with pytest.raises(ValueError, match="without requests has nothing to compare"):
+        compare(Workload("none", (), (Client(0, "a"),)), ["fcfs"])
 
 
 def test_logs_of_runs_on_ray_are_refused(tmp_path: Path) -> None:

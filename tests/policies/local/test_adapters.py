@@ -3,6 +3,7 @@
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from fairsched.engines.workloads import generate, load_trace, save_workload
 from fairsched.engines.workloads.fleet import WorkerSpec
 from fairsched.model.decision import Admission, StepPlan
 from fairsched.model.events import Rejected
+from fairsched.model.machine import PRESETS
 from fairsched.model.request import Client, Job, Prompt, Request, Workload
 from fairsched.model.worker import InfeasiblePlanError, WorkerState, transitions
 from fairsched.policies.catalog import DLPM, FCFS, DLPMInBatch
@@ -143,6 +145,14 @@ def test_clients_that_lack_a_slot_hold_no_other_back(
         seen = len(play.events)
         assert relation.difference(state) is None
         assert policy.state_to_json(state) == policy.state_to_json(play.state)
+
+
+@pytest.mark.parametrize("field", ["adapter_slots", "adapter_load_ns", "keep_ns", "host_capacity_tokens"])
+@pytest.mark.parametrize("value", [-1, 1.5])
+def test_a_worker_has_whole_numbers_of_what_it_has(field: str, value: Any) -> None:
+    """Times too, so that runs are the same everywhere."""
+    with pytest.raises(ValueError, match=f"{field} is a whole number of at least 0"):
+        WorkerSpec(PRESETS["llama-3.2-3b-a10g"], **{field: value})
 
 
 def test_a_worker_without_slots_refuses_a_request_that_names_an_adapter() -> None:

@@ -1,5 +1,7 @@
 """Valley filling in a cluster: requests reach a worker at their start, clients that do not wait keep their bound."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,9 +72,10 @@ def test_a_gate_keeps_its_bound_behind_a_valley() -> None:
         ("0:-1", "in whole numbers"),
         ("5:1", "ascend from 0, not as in '5:1'"),
         ("0:1+5:2+5:3", "ascend from 0"),
+        ([(0, 1)], "as text, not list"),
     ],
 )
-def test_what_is_no_curve_is_refused(prices: str, said: str) -> None:
+def test_what_is_no_curve_is_refused(prices: Any, said: str) -> None:
     """With the value, and what it should be."""
     with pytest.raises(ValueError, match=said):
         ValleyFilling(prices=prices)
