@@ -537,6 +537,7 @@ class Dispatcher:
             event = ev.Migrated(now_ns, number, event.request_id, event.client, True, 0, made - 1)
             self._pool.publish(worker, [event])
         worker.pipeline.clear()
+        worker.resident.clear()
         worker.stages_free_ns = [0] * len(worker.stages_free_ns)
         last = {} if is_gone else {request_id: i for i, request_id in enumerate(gone)}
         return [unplaced[request_id] for request_id in sorted(lost, key=lambda each: (last.get(each, -1), each))]

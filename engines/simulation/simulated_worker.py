@@ -184,12 +184,13 @@ class SimulatedWorker:
         state, leap = self.state, leap and self.plan is not None
         self.plan, self.start_ns = plan, now_ns
         self.execution += 1
+        now_ns += self._load_ns(plan)
         if state.host is not NO_HOST and state.host.moves:
             return now_ns + max(self._step_ns(plan), self.spec.link.transfer_ns(state.host.moving_tokens))
         if plan.chunks:
             if self.latency.stages > 1 and self._overlaps(plan):
                 return self._enter_stages(plan, now_ns)
-            return now_ns + self._step_ns(plan) + self._load_ns(plan)
+            return now_ns + self._step_ns(plan)
         steps = 1
         if leap:
             steps, valid_steps = state.decode_steps_max(), plan.valid_steps

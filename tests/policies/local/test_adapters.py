@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fairsched.engines.simulation import Cluster, simulate
 from fairsched.engines.workloads import generate, load_trace, save_workload
-from fairsched.engines.workloads.fleet import WorkerSpec
+from fairsched.engines.workloads.fleet import Restart, WorkerSpec
 from fairsched.model.decision import Admission, StepPlan
 from fairsched.model.events import Rejected
 from fairsched.model.machine import PRESETS
@@ -189,6 +189,23 @@ def test_a_step_waits_for_each_adapter_that_it_loads(adapters: list[str], slots:
     for adapter in adapters:
         load(adapter)
     assert spans[1] - spans[0] == pytest.approx(1_000 * load.cache_info().misses)
+
+
+def _waits_for_loads(*changes: Restart) -> float:
+    """Return how many loads of a second delay the second of two requests of one adapter."""
+    jobs = [Job(Request(i, 0, i * 10 * 10**9, Prompt(4), 2, adapter="a"), 2) for i in range(2)]
+    workload, latency, spans = Workload("two", jobs, (Client(0, "c"),)), Cluster().latency, list[float]()
+    for load_ns in (0, 10**9):
+        spec = WorkerSpec(latency, adapter_slots=1, adapter_load_ns=load_ns)
+        run = simulate(workload, "fcfs", cluster=Cluster(latency, (spec,), changes=changes))
+        spans.append(run.measures.makespan_us)
+    return (spans[1] - spans[0]) / 1e6
+
+
+def test_what_a_worker_loaded_is_lost_with_its_memory() -> None:
+    """A restart between two requests of one adapter; without it the second finds it loaded."""
+    assert _waits_for_loads() == 0
+    assert _waits_for_loads(Restart(0, 5 * 10**9)) == pytest.approx(1)
 
 
 def test_adapters_are_in_files_of_workloads_and_in_the_simulator(tmp_path: Path) -> None:
