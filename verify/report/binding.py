@@ -81,7 +81,7 @@ def traced(claim: AnyClaim) -> Traced:
             case v.Claim():
                 _stated(claim)
             case v.ArithmeticClaim():
-                for _ in islice(v.explore(lambda paths: _shown(claim, paths)), _PATHS):
+                for _ in islice(v.explore(lambda paths: _shown(claim, paths), pruned=True), _PATHS):
                     pass
             case v.SampledClaim() if callable(claim.worlds):
                 for world in islice(claim.worlds(), _WORLDS):

@@ -123,7 +123,7 @@ def test_a_power_cap_slows_prompts_only(name: str) -> None:
         ratio = capped.step_ns([(tokens, 0)], 0, 0) / fast.step_ns([(tokens, 0)], 0, 0)
         assert ratio == pytest.approx(1.30, abs=0.001)
     assert capped.decode_ns(8, 9_000) == fast.decode_ns(8, 9_000)
-    assert lat.gpu_of(capped).power < lat.gpu_of(fast).power
+    assert lat.gpu_of(capped).watts < lat.gpu_of(fast).watts
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Floors of clients: what they hold below is not evicted, nor promised, for others; and every request is served."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -224,7 +225,7 @@ def test_a_pinned_prefix_stays_charged_to_the_client_that_pinned_it_first() -> N
     assert dict(play.worker.cache.tree.shares.pinned) == {0: 8, 1: 2}  # type: ignore[union-attr]
 
 
-ATTACKS = {
+ATTACKS: dict[str, Callable[[int], list[tuple[int, Prompt]]]] = {
     "prefix flooding": lambda i: [(1, keyed(1_000 * i + 100 * j, 18)) for j in range(2)],
     "many keys": lambda i: [(1 + (2 * i + j) % 7, keyed(1_000 * i + 100 * j, 18)) for j in range(2)],
     "long contexts": lambda i: [(1, keyed(1_000 * i, 24))],
