@@ -217,6 +217,7 @@ def _least_kept() -> tuple[int, int]:
     *at_least(1, "block_tokens"),
     *at_least(0, "held", "other", "floor", "other_floor"),
     attained=_least_kept,
+    pruned=True,
 )
 def floor_kept(w: SimpleNamespace, functions: Functions = shares) -> Shown:
     """A block of client 0 alone, and one that client 1 holds as well."""
