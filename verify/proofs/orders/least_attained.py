@@ -46,10 +46,11 @@ def attained_less(w: SimpleNamespace, kind: Any = LeastAttained) -> v.Shown:
         w.other_less, w.spread, w.other_earlier, w.span
     )
     waits = w.share * w.spread * (w.other_earlier - w.earlier)
+    service = (100 - w.share) * w.span * (w.less - w.other_less)
     return {
         "its wait gains it nothing": waits >= 0,
-        "the rest is of service": v.same(ahead, (100 - w.share) * w.span * (w.less - w.other_less) - waits),
-        "it attained less": v.if_then(w.less <= w.other_less, ahead <= 0),
+        "the rest is of service, and of no more if it attained less": v.same(ahead, service - waits),
+        "it attained less": v.if_then(w.less <= w.other_less, service <= 0),
     }
 
 
