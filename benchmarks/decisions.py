@@ -136,13 +136,16 @@ def _us(call: Callable[[Any], object], given: list[Any]) -> float:
 
 
 def crowded(policy: ComposedPolicy, running: int) -> World:
-    """A world in which so many run, decode and have produced some, and 10,000 wait that would produce more."""
+    """A world in which so many run, or as many as the policy lets, decode and have produced some, and 10,000 wait that
+    would produce more."""
     world = World(limited(policy, max(running, 1)))
     world.cache_documents()
     for i in range(running):
         world.arrive(world.request(1_001 + i % 100, blocks_max=5))
-    while world.worker.decoding < running:
+    while (decoding := world.worker.decoding) < running:
         world.step()
+        if world.worker.decoding == decoding and not world.worker.view(0).prefilling:
+            break  # the policy lets no more run
     for _ in range(WAITING):
         world.arrive(world.request(int(world.random.integers(2_100, OUTPUT_TOKENS))))
     return world
@@ -175,7 +178,7 @@ def measured(name: str, policy: ComposedPolicy) -> str:
     asked = limited(policy, 2 * RUNNING)
     if no_memory == no_memory:
         _, world.state = asked.decide(world.state, _short(view))
-    left = [world.without(i) for i in range(SAMPLES)] if no_memory == no_memory else []
+    left = [world.without(i) for i in sorted(world.worker.running)[:SAMPLES]] if no_memory == no_memory else []
     ended = _us(lambda pair: asked.decide(pair[0], _short(pair[1])), left) if left else float("nan")
     asked = limited(policy, RUNNING + ENTERING)
     if not asked.decide(world.state, view)[0].admit:
