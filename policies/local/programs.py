@@ -30,9 +30,9 @@ from fairsched.policies.vectors import column
 
 P_PROG_SHARE = Theorem(
     "P-PROG-share",
-    "over t decode steps in which another client of equal weight waits with credit and holds no more than its share S, "
-    "what a client's programs hold sums to at most t (S + N), and what its calls hold that ran when that began; N is "
-    "the most that a call may come to hold",
+    "over t decode steps in which another client of equal weight waits with credit and holds no more than its share, "
+    "what a client's programs hold sums to at most t (S + N), and what its calls hold that ran when that began; S is "
+    "the largest that the share is meanwhile, N the most that a call may come to hold",
     "this library: cache-steps, of what running calls may come to hold and what is kept for programs between calls",
     bound="t (S + N)",
 )

@@ -25,23 +25,26 @@ from fairsched.verify import logic as v
 from fairsched.verify.conformance import WorkerPlay
 from fairsched.verify.proofs.kernels import programs
 
-_KEPT = {"kept": v.VECTOR, "one": v.VECTOR}
-_SENSIBLE = (lambda o, w: (w.kept >= 0) & (w.one >= 0) & (w.one <= w.N),)
+_KEPT = {"kept": v.VECTOR, "one": v.VECTOR, "share": v.SCALAR}
+_SENSIBLE = (
+    lambda o, w: (w.kept >= 0) & (w.one >= 0) & (w.one <= w.N),
+    lambda o, w: (w.share >= 0) & (w.share <= w.S),
+)
 
 
 def shares_system(kernel: v.Functions = programs) -> v.System:
-    """Return what programs hold while one client lacks its share."""
+    """Return what programs hold while one client lacks its share, which changes as clients come and go."""
 
     def held(o: Algebra, w: v.World) -> v.Term:
         running = w.old + w.new
-        return running + kernel.kept_within(o, w.S, running, w.kept, w.one)
+        return running + kernel.kept_within(o, w.share, running, w.kept, w.one)
 
     def lacks(o: Algebra, w: v.World) -> v.Term:
-        return o.pick(held(o, w), w.d, 0) <= w.S
+        return o.pick(held(o, w), w.d, 0) <= w.share
 
     def may_enter(o: Algebra, w: v.World) -> v.Term:
         own, other = (o.pick(held(o, w), point, 0) for point in (w.p, w.d))
-        beyond = kernel.beyond_share(o, w.S, own, w.need, kernel.goes_before(o, other, own))
+        beyond = kernel.beyond_share(o, w.share, own, w.need, kernel.goes_before(o, other, own))
         return o.where(beyond, False, True)
 
     used = (kernel.kept_within, kernel.beyond_share, kernel.goes_before)
@@ -278,7 +281,7 @@ def witnesses() -> tuple[v.Witness, ...]:
     """Return two clients of share 3: one fills its share, and while the other holds as much gets a call of 2 more."""
     alone = shares_system()
     wait = v.Event("wait", lambda o, w: {"d": w.p}, {"p": v.POINT})
-    kept: dict[str, Any] = {"kept": (0, 3), "one": (0, 1)}
+    kept: dict[str, Any] = {"kept": (0, 3), "one": (0, 1), "share": 3}
     steps: tuple[v.RunStep, ...] = (
         ("wait", {"p": 1}),
         (v.BEGIN, {}),
