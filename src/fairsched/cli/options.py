@@ -68,6 +68,10 @@ def _floor(text: str) -> tuple[str, int]:
     return name, values.positive_int(tokens)
 
 
+CacheFloors = Annotated[tuple[tuple[str, int], ...], values.each(_floor, "CLIENT=TOKENS")]
+"""KV tokens of each worker that are a client's own, running or cached."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
@@ -79,7 +83,7 @@ class SourceOptions:
     """client mix of a trace without clients, or weights: `4`, `zipf:8:1.1`, `weights:gold=4,free=1`"""
     max_output_tokens: Annotated[str | int, values.read(_output_limit, "trace-max|N|oracle")] = "trace-max"
     """declared output limit of a trace's requests; every bound rests on it"""
-    cache_floor: Annotated[tuple[tuple[str, int], ...], values.each(_floor, "CLIENT=TOKENS")] = ()
+    cache_floor: CacheFloors = ()
     """KV tokens of each worker that are a client's own, running or cached (repeat)"""
     seed: values.Seed = 0
 

@@ -11,6 +11,7 @@ import attrs
 from cyclopts import Parameter
 
 from fairsched.cli import values
+from fairsched.cli.options import CacheFloors
 from fairsched.cli.output import unexplained, writable
 from fairsched.cli.values import address as address_of
 from fairsched.cli.values import each
@@ -31,8 +32,8 @@ CPU_KV_TOKENS = 8192
 
 
 def _client(text: str) -> tuple[str, int]:
-    name, number = values.assignment(text)
-    return name, values.positive_int(number)
+    name, weight = values.assignment(text)
+    return name, values.positive_int(weight)
 
 
 @Parameter(name="*")
@@ -70,7 +71,7 @@ def serve(
         8000,
     ),
     client: Annotated[tuple[tuple[str, int], ...], each(_client, "NAME=WEIGHT")] = (),
-    cache_floor: Annotated[tuple[tuple[str, int], ...], each(_client, "NAME=TOKENS")] = (),
+    cache_floor: CacheFloors = (),
     api_key: Annotated[str | None, Parameter(metavar="KEY")] = None,
     of_backend: BackendOptions = BackendOptions(),
     metrics: bool = False,
